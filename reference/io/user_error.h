@@ -13,8 +13,9 @@ namespace touchstone {
 class UserError : public std::runtime_error {
   public:
     struct Parts {
-        std::string what;      ///< what was read, e.g. "sliding_window is -128"
-        std::string where;     ///< file, key, option or byte offset, e.g. "config.json: text_config.sliding_window"
+        std::string what;  ///< what was read, e.g. "sliding_window is -128"
+        std::string
+            where;  ///< file, key, option or byte offset, e.g. "config.json: text_config.sliding_window"
         std::string expected;  ///< what would have been accepted, e.g. "an integer from 1 to 1048576"
         std::string remedy;    ///< what to do; empty when `expected` says it all
     };

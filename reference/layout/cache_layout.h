@@ -13,10 +13,10 @@ namespace touchstone {
 
 /// Records in which a model's global caches and windows are stored.
 struct StorageFormat {
-    std::string name;        ///< "fp4", "fp8-fp4index", ...
-    KvRecord main;           ///< compressed (global) rows, or the only rows of a dense cache
-    KvRecord index_key;      ///< index-key rows; record_bytes() 0 where the model has no indexer
-    KvRecord window;         ///< sliding-window rows
+    std::string name;    ///< "fp4", "fp8-fp4index", ...
+    KvRecord main;       ///< compressed (global) rows, or the only rows of a dense cache
+    KvRecord index_key;  ///< index-key rows; record_bytes() 0 where the model has no indexer
+    KvRecord window;     ///< sliding-window rows
 };
 
 enum class CacheKind : uint8_t { main_kv, index_key, window, draft_window };
@@ -37,11 +37,12 @@ struct CacheGroup {
 /// fp32 rows that a compressor keeps until a group of tokens closes.
 struct CompressorState {
     std::vector<int> layers;
-    int64_t compress_ratio;
-    int64_t floats_per_row;   ///< main and index compressor together
-    int64_t minimal_rows;     ///< rows that can be open at once: ratio - 1, plus the overlap where there is one
-    int64_t full_group_rows;  ///< rows of all groups that overlap: what a reference buffer holds
-    int64_t ring_rows;        ///< rows of a serving engine's ring, with room for speculative rows
+    int64_t compress_ratio = 0;
+    int64_t floats_per_row = 0;  ///< main and index compressor together
+    int64_t minimal_rows =
+        0;  ///< rows that can be open at once: ratio - 1, plus the overlap where there is one
+    int64_t full_group_rows = 0;  ///< rows of all groups that overlap: what a reference buffer holds
+    int64_t ring_rows = 0;        ///< rows of a serving engine's ring, with room for speculative rows
 };
 
 /// Everything one sequence keeps.
@@ -49,8 +50,9 @@ struct CacheLayout {
     StorageFormat format;
     std::vector<CacheGroup> groups;
     std::vector<CompressorState> compressor_states;
-    int64_t engram_history_tokens = 0;      ///< last compressed token ids kept for the Engram hash (int32 each)
-    std::vector<std::string> not_counted;   ///< state whose size is not published: totals are refused where non-empty
+    int64_t engram_history_tokens = 0;  ///< last compressed token ids kept for the Engram hash (int32 each)
+    std::vector<std::string>
+        not_counted;  ///< state whose size is not published: totals are refused where non-empty
 };
 
 /// Names of the formats that `model` can be stored in; the first is the default.

@@ -60,11 +60,11 @@ struct ModelConfig {
     ModelFamily family = ModelFamily::deepseek_v41;
 
     int64_t vocab_size = 0;
-    int64_t hidden_size = 0;             ///< D
-    int64_t num_hidden_layers = 0;       ///< L
-    int64_t num_attention_heads = 0;     ///< H
-    int64_t head_dim = 0;                ///< Dh, RoPE channels included
-    int64_t qk_rope_head_dim = 0;        ///< the last channels of a head
+    int64_t hidden_size = 0;          ///< D
+    int64_t num_hidden_layers = 0;    ///< L
+    int64_t num_attention_heads = 0;  ///< H
+    int64_t head_dim = 0;             ///< Dh, RoPE channels included
+    int64_t qk_rope_head_dim = 0;     ///< the last channels of a head
     int64_t q_lora_rank = 0;
     int64_t o_lora_rank = 0;
     int64_t o_groups = 0;
@@ -86,14 +86,15 @@ struct ModelConfig {
     double routed_scaling_factor = 0;
     int64_t num_hash_layers = 0;  ///< V4 only
 
-    int64_t sliding_window = 0;                 ///< W
-    std::vector<int> compress_ratios;           ///< backbone layers, then draft stages (all 0)
-    std::vector<int> kv_source_layer_ids;       ///< V4.1; empty for V4, where every compressed layer owns its cache
-    std::vector<int> index_source_layer_ids;    ///< V4.1
+    int64_t sliding_window = 0;        ///< W
+    std::vector<int> compress_ratios;  ///< backbone layers, then draft stages (all 0)
+    std::vector<int> kv_source_layer_ids;  ///< V4.1; empty for V4, where every compressed layer owns its
+                                           ///< cache
+    std::vector<int> index_source_layer_ids;  ///< V4.1
     int64_t index_n_heads = 0;
     int64_t index_head_dim = 0;
     int64_t index_topk = 0;
-    int64_t candidate_source_layer_id = -1;     ///< V4.1
+    int64_t candidate_source_layer_id = -1;  ///< V4.1
     int64_t candidate_topk_blocks = 0;
     int64_t candidate_block_size = 0;
 
@@ -112,9 +113,9 @@ struct ModelConfig {
     friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-/// Reads and checks a config.json: the Hugging Face form (nested or flat) or the inference form, V4.1 or V4; the
-/// form is recognised from the keys, the family by the exact model_type. Throws UserError naming file, key, what
-/// was expected and what to do.
+/// Reads and checks a config.json: the Hugging Face form (nested or flat) or the inference form, V4.1 or V4;
+/// the form is recognised from the keys, the family by the exact model_type. Throws UserError naming file,
+/// key, what was expected and what to do.
 ModelConfig load_config(const std::string& path);
 
 /// The same for text already in memory; `name` stands for the file in messages.
@@ -123,11 +124,13 @@ ModelConfig parse_config(std::string_view text, const std::string& name);
 /// Cross-field checks; load_config and the presets have passed them. `where` names the file in messages.
 void validate(const ModelConfig& config, const std::string& where);
 
-/// Canonical dump, Hugging Face key names, sorted: equal configurations give equal bytes whatever their source form.
+/// Canonical dump, Hugging Face key names, sorted: equal configurations give equal bytes whatever their
+/// source form.
 std::string dump_config(const ModelConfig& config);
 
-/// First decoder layer of the causal encoder-decoder: the last KV source, because every layer before it must run on
-/// every token for that source to have its input. 20 of 40 in the real model, 6 of 10 in tiny. V4.1 only.
+/// First decoder layer of the causal encoder-decoder: the last KV source, because every layer before it must
+/// run on every token for that source to have its input. 20 of 40 in the real model, 6 of 10 in tiny. V4.1
+/// only.
 int first_decoder_layer(const ModelConfig& config);
 
 }  // namespace touchstone

@@ -1,4 +1,5 @@
-// What each layer does in the cache-sharing scheme: the table of spec/text_model 1.4, derived from a configuration.
+// What each layer does in the cache-sharing scheme: the table of spec/text_model 1.4, derived from a
+// configuration.
 #pragma once
 
 #include <string_view>

@@ -44,8 +44,8 @@ struct Model {
 /// Names of the presets inside the binary, in the order of the tables.
 std::vector<std::string> preset_names();
 
-/// A preset by exact name, or else a path to a config.json. Throws UserError: unknown preset (did-you-mean), or
-/// what load_config says of the file.
+/// A preset by exact name, or else a path to a config.json. Throws UserError: unknown preset (did-you-mean),
+/// or what load_config says of the file.
 Model find_model(std::string_view name_or_path);
 
 }  // namespace touchstone

@@ -1,0 +1,32 @@
+#include "cli/output.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <stdexcept>
+
+namespace touchstone::cli {
+
+void write_result(const std::string& text) {
+    const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
+    if (written != text.size() || std::fflush(stdout) != 0)
+        throw std::runtime_error("cannot write to standard output");
+}
+
+std::string to_text(const nlohmann::json& object) {
+    return object.dump(2) + '\n';
+}
+
+nlohmann::json to_json(const Rational& value) {
+    if (value.is_integer()) return value.numerator();
+    return value.value();
+}
+
+std::string assumptions_text(const std::vector<std::string>& assumptions) {
+    if (assumptions.empty()) return "";
+    std::string text = "\nAssumptions\n";
+    for (const std::string& assumption : assumptions) text += fmt::format("  - {}\n", assumption);
+    return text;
+}
+
+}  // namespace touchstone::cli
