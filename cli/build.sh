@@ -48,8 +48,8 @@ apt_install() {
 }
 
 install_packages() {
-    local required=(g++ cmake ninja-build libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev)
-    local optional=(ccache pkg-config libmpfr-dev libbenchmark-dev libdnnl-dev librapidcheck-dev)
+    local required=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev)
+    local optional=(ccache pkg-config libmpfr-dev libbenchmark-dev libdnnl-dev)
     if [ "${1:-}" = --with-clang ]; then required+=(clang libomp-dev); fi
     if ! have dpkg-query || ! have apt-get; then
         say "no apt here: needed are the equivalents of ${required[*]}; cmake will say what it does not find"
@@ -59,7 +59,7 @@ install_packages() {
     needed=$(missing_packages "${required[@]}")
     wanted=$(missing_packages "${optional[@]}")
     if [ -n "$needed$wanted" ]; then
-        say "installing $needed$wanted"
+        say "missing packages: $needed$wanted"
         # shellcheck disable=SC2086  # lists of package names
         apt_install $needed $wanted || true
         if [ -n "$(missing_packages "${required[@]}")" ]; then

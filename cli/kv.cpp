@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 #include "cli/arguments.h"
@@ -18,20 +17,6 @@ namespace touchstone::cli {
 namespace {
 
 using nlohmann::json;
-
-struct KvOptions {
-    std::string model = "deepseek-v4.1-flash";
-    std::string format;
-    std::string context;
-    std::string requests;
-    std::string budget;
-    std::string compare;
-    std::string new_tokens;
-    std::string compressor_rows = "ring";
-    std::string draft = "on";
-    bool chain = false;
-    OutputFormat output;
-};
 
 struct RowsName {
     const char* name;
@@ -399,6 +384,8 @@ std::string kv_text(const std::vector<Entry>& entries, const KvOptions& options,
     return text + assumptions_text(assumptions_of(entries, options, context));
 }
 
+}  // namespace
+
 void run_kv(const KvOptions& options) {
     std::optional<int64_t> context;
     if (!options.context.empty()) context = parse_tokens("--context", options.context, 0);
@@ -414,42 +401,6 @@ void run_kv(const KvOptions& options) {
         write_result(kv_csv(entries, options, contexts));
     else
         write_result(kv_text(entries, options, context, contexts));
-}
-
-}  // namespace
-
-void add_kv_command(CLI::App& app) {
-    auto options = std::make_shared<KvOptions>();
-    CLI::App* command =
-        app.add_subcommand("kv", "Bytes of KV memory per token, context and request, module by module");
-    command->add_option("--model", options->model, "Preset name or path to a config.json")
-        ->capture_default_str();
-    command->add_option("--format", options->format,
-                        "Storage format of the caches (default: the model's own)");
-    command->add_option("--context", options->context,
-                        "Tokens in the context, 0 to 2^40; suffixes K, M, G (1K = 1024)");
-    command->add_option("--requests", options->requests, "Requests of that context held at once");
-    command->add_option("--budget", options->budget, "Memory for KV, e.g. 80GiB: how many requests fit");
-    command->add_option("--compare", options->compare, "Models to set beside it, separated by commas");
-    command->add_option(
-        "--new-tokens", options->new_tokens,
-        "Tokens per turn, separated by commas: bytes that each turn leaves in persistent storage");
-    command
-        ->add_option("--compressor-rows", options->compressor_rows,
-                     "fp32 rows charged for open compression groups: minimal, group or ring")
-        ->capture_default_str();
-    command->add_option("--draft", options->draft, "Count the drafter's windows: on or off")
-        ->capture_default_str();
-    command->add_flag("--chain", options->chain,
-                      "The four steps from V4-Flash's bytes per token to V4.1-Flash's");
-    CLI::Option* json_flag =
-        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.kv/1)");
-    command->add_flag("--csv", options->output.csv, "The table asked for as CSV")->excludes(json_flag);
-    command->footer(
-        "Examples:\n"
-        "  touchstone kv --context 1M --compare deepseek-v4-flash,deepseek-v3.2\n"
-        "  touchstone kv --format fp8 --context 128K --budget 80GiB --json");
-    command->callback([options] { run_kv(*options); });
 }
 
 }  // namespace touchstone::cli

@@ -1,8 +1,6 @@
 // touchstone layers: what each layer does, and what the weights count.
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/table.h"
@@ -17,12 +15,6 @@ namespace touchstone::cli {
 namespace {
 
 using nlohmann::json;
-
-struct LayersOptions {
-    std::string model = "deepseek-v4.1-flash";
-    bool weights = false;
-    OutputFormat output;
-};
 
 const ModelConfig& config_of(const Model& model) {
     if (const ModelConfig* config = model.config()) return *config;
@@ -178,6 +170,8 @@ std::string weights_text(const ModelConfig& config) {
            "\n" + active_table(active_parameters(config)).text() + traffic_text(config, totals);
 }
 
+}  // namespace
+
 void run_layers(const LayersOptions& options) {
     const Model model = find_model(options.model);
     const ModelConfig& config = config_of(model);
@@ -195,26 +189,6 @@ void run_layers(const LayersOptions& options) {
         fmt::format("{}: layer roles\nSource: {}\n\n", model.name, model.source) + roles_table(config).text();
     if (options.weights) text += weights_text(config);
     write_result(text);
-}
-
-}  // namespace
-
-void add_layers_command(CLI::App& app) {
-    auto options = std::make_shared<LayersOptions>();
-    CLI::App* command =
-        app.add_subcommand("layers", "What each layer does: mode, ratio, whose KV, whose selection; weights");
-    command->add_option("--model", options->model, "Preset name or path to a config.json")
-        ->capture_default_str();
-    command->add_flag("--weights", options->weights,
-                      "Parameters and bytes by component, active parameters, step traffic");
-    CLI::Option* json_flag =
-        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.layers/1)");
-    command->add_flag("--csv", options->output.csv, "The table as CSV")->excludes(json_flag);
-    command->footer(
-        "Examples:\n"
-        "  touchstone layers\n"
-        "  touchstone layers --weights --json");
-    command->callback([options] { run_layers(*options); });
 }
 
 }  // namespace touchstone::cli

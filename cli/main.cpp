@@ -2,12 +2,17 @@
 // compared, 4 internal error. stdout carries the result only.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
+#include <memory>
 
 #include "cli/commands.h"
 #include "reference/io/user_error.h"
 
 namespace {
+
+using namespace touchstone::cli;
 
 constexpr int exit_usage = 2;
 constexpr int exit_internal = 4;
@@ -27,6 +32,83 @@ void check_command(const CLI::App& app, int argc, char** argv) {
          near.empty() ? "see touchstone --help" : fmt::format("did you mean \"{}\"?", near)});
 }
 
+void add_kv_command(CLI::App& app) {
+    auto options = std::make_shared<KvOptions>();
+    CLI::App* command =
+        app.add_subcommand("kv", "Bytes of KV memory per token, context and request, module by module");
+    command->add_option("--model", options->model, "Preset name or path to a config.json")
+        ->capture_default_str();
+    command->add_option("--format", options->format,
+                        "Storage format of the caches (default: the model's own)");
+    command->add_option("--context", options->context,
+                        "Tokens in the context, 0 to 2^40; suffixes K, M, G (1K = 1024)");
+    command->add_option("--requests", options->requests, "Requests of that context held at once");
+    command->add_option("--budget", options->budget, "Memory for KV, e.g. 80GiB: how many requests fit");
+    command->add_option("--compare", options->compare, "Models to set beside it, separated by commas");
+    command->add_option(
+        "--new-tokens", options->new_tokens,
+        "Tokens per turn, separated by commas: bytes that each turn leaves in persistent storage");
+    command
+        ->add_option("--compressor-rows", options->compressor_rows,
+                     "fp32 rows charged for open compression groups: minimal, group or ring")
+        ->capture_default_str();
+    command->add_option("--draft", options->draft, "Count the drafter's windows: on or off")
+        ->capture_default_str();
+    command->add_flag("--chain", options->chain,
+                      "The four steps from V4-Flash's bytes per token to V4.1-Flash's");
+    CLI::Option* json_flag =
+        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.kv/1)");
+    command->add_flag("--csv", options->output.csv, "The table asked for as CSV")->excludes(json_flag);
+    command->footer(
+        "Examples:\n"
+        "  touchstone kv --context 1M --compare deepseek-v4-flash,deepseek-v3.2\n"
+        "  touchstone kv --format fp8 --context 128K --budget 80GiB --json");
+    command->callback([options] { run_kv(*options); });
+}
+
+void add_layers_command(CLI::App& app) {
+    auto options = std::make_shared<LayersOptions>();
+    CLI::App* command =
+        app.add_subcommand("layers", "What each layer does: mode, ratio, whose KV, whose selection; weights");
+    command->add_option("--model", options->model, "Preset name or path to a config.json")
+        ->capture_default_str();
+    command->add_flag("--weights", options->weights,
+                      "Parameters and bytes by component, active parameters, step traffic");
+    CLI::Option* json_flag =
+        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.layers/1)");
+    command->add_flag("--csv", options->output.csv, "The table as CSV")->excludes(json_flag);
+    command->footer(
+        "Examples:\n"
+        "  touchstone layers\n"
+        "  touchstone layers --weights --json");
+    command->callback([options] { run_layers(*options); });
+}
+
+void add_replay_command(CLI::App& app) {
+    auto options = std::make_shared<ReplayOptions>();
+    CLI::App* command = app.add_subcommand(
+        "replay", "Work and bytes of rebuilding sliding windows: bounded, exact and no replay");
+    command
+        ->add_option("--context", options->context,
+                     "Tokens of the prompt, 1 to 2^40; suffixes K, M, G (1K = 1024)")
+        ->required();
+    command->add_option("--new", options->new_tokens,
+                        "Tokens of the prompt that are new; the rest is a prefix-cache hit");
+    command->add_option("--model", options->model, "Preset name or path to a config.json")
+        ->capture_default_str();
+    command->add_option("--format", options->format,
+                        "Storage format of the caches (default: the model's own)");
+    CLI::Option* json_flag =
+        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.replay/1)");
+    command->add_flag("--csv", options->output.csv, "The prefill table, or with --new the turn table, as CSV")
+        ->excludes(json_flag);
+    command->footer(
+        "Examples:\n"
+        "  touchstone replay --context 64K\n"
+        "  touchstone replay --context 64K --new 512 --json");
+    command->callback([options] { run_replay(*options); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -36,9 +118,9 @@ int main(int argc, char** argv) {
     app.name("touchstone");
     app.set_version_flag("--version", TOUCHSTONE_VERSION);
     app.require_subcommand(1);
-    touchstone::cli::add_kv_command(app);
-    touchstone::cli::add_layers_command(app);
-    touchstone::cli::add_replay_command(app);
+    add_kv_command(app);
+    add_layers_command(app);
+    add_replay_command(app);
     app.footer(
         "Every command has --help with examples, --json and --csv.\n"
         "Models are preset names or a path to a config.json.");

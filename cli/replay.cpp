@@ -1,8 +1,6 @@
 // touchstone replay: what rebuilding sliding windows costs with bounded, exact and no replay.
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -15,14 +13,6 @@ namespace touchstone::cli {
 namespace {
 
 using nlohmann::json;
-
-struct ReplayOptions {
-    std::string model = "deepseek-v4.1-flash";
-    std::string format;
-    std::string context;
-    std::string new_tokens;
-    OutputFormat output;
-};
 
 /// One way to run the prompt's decoder half.
 struct PrefillRow {
@@ -161,6 +151,8 @@ std::string replay_text(const Model& model, const Replay& replay, const KvAccoun
     return text + assumptions_text(replay_assumptions());
 }
 
+}  // namespace
+
 void run_replay(const ReplayOptions& options) {
     const int64_t prompt_tokens = parse_tokens("--context", options.context, 1);
     const Model model = find_model(options.model);
@@ -180,33 +172,6 @@ void run_replay(const ReplayOptions& options) {
                          .csv());
     else
         write_result(replay_text(model, replay, account, prompt_tokens, new_tokens));
-}
-
-}  // namespace
-
-void add_replay_command(CLI::App& app) {
-    auto options = std::make_shared<ReplayOptions>();
-    CLI::App* command = app.add_subcommand(
-        "replay", "Work and bytes of rebuilding sliding windows: bounded, exact and no replay");
-    command
-        ->add_option("--context", options->context,
-                     "Tokens of the prompt, 1 to 2^40; suffixes K, M, G (1K = 1024)")
-        ->required();
-    command->add_option("--new", options->new_tokens,
-                        "Tokens of the prompt that are new; the rest is a prefix-cache hit");
-    command->add_option("--model", options->model, "Preset name or path to a config.json")
-        ->capture_default_str();
-    command->add_option("--format", options->format,
-                        "Storage format of the caches (default: the model's own)");
-    CLI::Option* json_flag =
-        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.replay/1)");
-    command->add_flag("--csv", options->output.csv, "The prefill table, or with --new the turn table, as CSV")
-        ->excludes(json_flag);
-    command->footer(
-        "Examples:\n"
-        "  touchstone replay --context 64K\n"
-        "  touchstone replay --context 64K --new 512 --json");
-    command->callback([options] { run_replay(*options); });
 }
 
 }  // namespace touchstone::cli

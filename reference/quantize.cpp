@@ -280,7 +280,7 @@ void require_slots(const KvPage& page, int64_t pages_bytes, int64_t first_slot, 
                          fmt::format("a whole number of pages of {} bytes", page_bytes), ""});
     const int64_t slots = page_bytes == 0 ? 0 : pages_bytes / page_bytes * page.records;
     if (first_slot < 0 || n < 0 || first_slot > slots || n > slots - first_slot)
-        throw UserError({fmt::format("slots {} to {}", first_slot, first_slot + n), where,
+        throw UserError({fmt::format("{} rows from slot {}", n, first_slot), where,
                          fmt::format("slots inside 0 to {}", slots), ""});
 }
 

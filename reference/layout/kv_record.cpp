@@ -52,11 +52,17 @@ int scale_bytes(KvScale scale) {
     return 0;
 }
 
-int64_t KvRecord::value_bytes() const { return channels * element_bits(element) / 8; }
+int64_t KvRecord::value_bytes() const {
+    return channels * element_bits(element) / 8;
+}
 
-int64_t KvRecord::scale_count() const { return scale_block == 0 ? 0 : channels / scale_block; }
+int64_t KvRecord::scale_count() const {
+    return scale_block == 0 ? 0 : channels / scale_block;
+}
 
-int64_t KvRecord::scale_bytes() const { return scale_count() * touchstone::scale_bytes(scale); }
+int64_t KvRecord::scale_bytes() const {
+    return scale_count() * touchstone::scale_bytes(scale);
+}
 
 std::string KvRecord::describe() const {
     std::string text;
@@ -95,7 +101,10 @@ KvRecord fp4_main_record(int64_t head_dim) {
 }
 
 KvRecord fp4_index_key_record(int64_t index_head_dim) {
-    return {.channels = index_head_dim, .element = KvElement::fp4_e2m1, .scale_block = 32, .scale = KvScale::e8m0};
+    return {.channels = index_head_dim,
+            .element = KvElement::fp4_e2m1,
+            .scale_block = 32,
+            .scale = KvScale::e8m0};
 }
 
 KvRecord v4_record(int64_t head_dim, int64_t rope_head_dim) {
@@ -131,7 +140,9 @@ KvRecord int8_index_key_record(int64_t index_head_dim) {
             .scale = KvScale::fp16};
 }
 
-KvRecord bf16_record(int64_t channels) { return {.tail_channels = channels}; }
+KvRecord bf16_record(int64_t channels) {
+    return {.tail_channels = channels};
+}
 
 KvRecord fp8_unscaled_record(int64_t channels) {
     return {.channels = channels, .element = KvElement::fp8_e4m3};

@@ -86,10 +86,10 @@ struct ModelConfig {
     double routed_scaling_factor = 0;
     int64_t num_hash_layers = 0;  ///< V4 only
 
-    int64_t sliding_window = 0;        ///< W
-    std::vector<int> compress_ratios;  ///< backbone layers, then draft stages (all 0)
-    std::vector<int> kv_source_layer_ids;  ///< V4.1; empty for V4, where every compressed layer owns its
-                                           ///< cache
+    int64_t sliding_window = 0;               ///< W
+    std::vector<int> compress_ratios;         ///< backbone layers, then draft stages (all 0)
+    std::vector<int> kv_source_layer_ids;     ///< V4.1; empty for V4, where every compressed layer owns its
+                                              ///< cache
     std::vector<int> index_source_layer_ids;  ///< V4.1
     int64_t index_n_heads = 0;
     int64_t index_head_dim = 0;
