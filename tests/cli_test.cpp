@@ -186,7 +186,7 @@ TEST_CASE("layers: roles and weights") {
     CHECK(touchstone("layers").out.find("reindex") != std::string::npos);
     CHECK(touchstone("layers --csv --model deepseek-v4-pro").exit_code == 0);
     check_refused("layers --model llama-3.1-8b", {"llama-3.1-8b", "baseline"});
-    check_refused("layers --weights --model deepseek-v4-flash", {"deepseek-v4"});
+    check_refused("layers --weights --model deepseek-v4-flash", {"deepseek_v4", "without --weights"});
 }
 
 TEST_CASE("replay: lengths and ratios") {

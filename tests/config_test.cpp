@@ -631,8 +631,8 @@ TEST_CASE("presets: an unknown name is refused with the list and a guess; a path
         FAIL("accepted " << word);
         return UserError::Parts{};
     };
-    CHECK(mentions(refused("deepseek-v4.1-flsh").remedy, "'deepseek-v4.1-flash'"));
-    CHECK(mentions(refused("Tiny").remedy, "'tiny'"));
+    CHECK(mentions(refused("deepseek-v4.1-flsh").remedy, "\"deepseek-v4.1-flash\""));
+    CHECK(mentions(refused("Tiny").remedy, "\"tiny\""));
     CHECK(refused("zebra").remedy.empty());
     CHECK(mentions(refused("zebra").expected, "gpt-oss-20b"));
     CHECK(mentions(refused("").what, "there is no model"));

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -156,8 +157,7 @@ TEST_CASE("kv: slopes of all models and formats (g4, g6, tables 2.3, 2.5, 2.6)")
 
 TEST_CASE("kv: factor against V1 (g5) and against V4-Flash") {
     const Rational v41 = account_of("deepseek-v4.1-flash").bytes_per_token();
-    CHECK((account_of("deepseek-v1-67b").bytes_per_token() / v41).value() ==
-          doctest::Approx(437.213).epsilon(1e-6));
+    CHECK(std::abs((account_of("deepseek-v1-67b").bytes_per_token() / v41).value() - 437.213) < 5e-4);
     CHECK((account_of("deepseek-v4-flash").bytes_per_token() / v41) == Rational(14057, 3560));
 }
 

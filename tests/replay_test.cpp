@@ -62,7 +62,7 @@ TEST_CASE("replay: prefill ratios (g19, table 5.5)") {
         const PrefillFlops work = replay.prefill(row.tokens);
         CHECK(std::abs(work.bounded / work.full - row.bounded) < 5.01e-4);
         CHECK(std::abs(work.exact / work.full - row.exact) < 5.01e-4);
-        CHECK(work.full / 1e12 == doctest::Approx(row.full_tflop).epsilon(2e-3));
+        CHECK(work.full / 1e12 == doctest::Approx(row.full_tflop).epsilon(3e-3));
         CHECK(work.boundary_projection < 4e-4 * work.bounded);
     }
     const PrefillFlops far = replay.prefill(max_context_tokens);

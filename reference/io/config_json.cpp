@@ -135,9 +135,9 @@ struct JsonObject::Document {
 struct JsonObject::Node {
     static const Json& of(const JsonObject& object) { return *static_cast<const Json*>(object.node_); }
 
-    static const Json& value(const JsonObject& object, std::string_view key, const std::string& expected) {
+    static const Json& value(const JsonObject& object, std::string_view key, std::string_view expected) {
         const auto found = of(object).find(key);
-        if (found == of(object).end()) object.missing(key, expected);
+        if (found == of(object).end()) object.missing(key, std::string(expected));
         return *found;
     }
 

@@ -304,10 +304,10 @@ Model find_model(std::string_view name_or_path) {
         const std::vector<std::string> names = preset_names();
         const std::string near = did_you_mean(word, names);
         throw UserError(
-            {.what = fmt::format("there is no model '{}'", word),
+            {.what = fmt::format("there is no model \"{}\"", word),
              .where = "",
              .expected = fmt::format("a path to a config.json, or one of {}", fmt::join(names, ", ")),
-             .remedy = near.empty() ? "" : fmt::format("did you mean '{}'?", near)});
+             .remedy = near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)});
     }
     return {.name = word, .source = "read from " + word, .shape = load_config(word)};
 }

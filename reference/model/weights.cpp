@@ -230,10 +230,12 @@ int64_t TensorSpec::parameters() const {
 
 void for_each_tensor(const ModelConfig& config, const std::function<void(const TensorSpec&)>& visit) {
     if (config.family != ModelFamily::deepseek_v41)
-        throw UserError({.what = "the tensor list of this model is not known",
-                         .where = "",
-                         .expected = "a V4.1 model",
-                         .remedy = ""});
+        throw UserError(
+            {.what = "the tensor list of deepseek_v4 models is not published in full, so weights cannot be "
+                     "counted",
+             .where = "weights",
+             .expected = "a DeepSeek-V4.1 configuration",
+             .remedy = "touchstone kv and touchstone layers without --weights answer for V4 models"});
     const auto root = [&](WeightComponent component) { return Section(config, visit, "", component, -1); };
     root(WeightComponent::embedding).bf16("embed.weight", {config.vocab_size, config.hidden_size});
     root(WeightComponent::head).bf16("head.weight", {config.vocab_size, config.hidden_size});
