@@ -162,7 +162,7 @@ std::string modules_text(const Entry& entry) {
                        module.group.record.describe(), module.group.record.record_bytes(),
                        module.bytes_per_token});
     return "\nGrows with the context\n" + table.text() +
-           fmt::format("  total: {} B/token\n", entry.account.bytes_per_token().decimal());
+           fmt::format("  total: {} B/token\n", grouped(entry.account.bytes_per_token()));
 }
 
 Table modules_table(const Entry& entry) {
@@ -233,7 +233,7 @@ std::string requests_text(const Entry& entry, const KvOptions& options, int64_t 
     if (!options.requests.empty()) {
         const int64_t requests = parse_tokens("--requests", options.requests, 1);
         text += fmt::format("\n{} requests of {} tokens: {} B\n", grouped(requests), grouped(context),
-                            (Rational(requests) * Rational(total)).decimal());
+                            grouped(Rational(requests) * Rational(total)));
     }
     if (!options.budget.empty())
         text += fmt::format(
@@ -371,7 +371,7 @@ std::string kv_text(const std::vector<Entry>& entries, const KvOptions& options,
     const StorageFormat& format = first.account.layout().format;
     std::string text =
         fmt::format("{}: KV memory, format {}\nSource: {}\n\nA token costs {} B", first.model.name,
-                    format.name, first.model.source, first.account.bytes_per_token().decimal());
+                    format.name, first.model.source, grouped(first.account.bytes_per_token()));
     text += first.has_total() ? fmt::format("; a request {} B before its first token.\n",
                                             grouped(first.account.fixed().total()))
                               : std::string("; what a request costs beside its tokens is not published.\n");

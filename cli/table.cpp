@@ -23,7 +23,7 @@ std::string group_digits(const std::string& number) {
 std::string shown(const Cell& cell) {
     if (const auto* text = std::get_if<std::string>(&cell)) return *text;
     if (const auto* integer = std::get_if<int64_t>(&cell)) return grouped(*integer);
-    if (const auto* rational = std::get_if<Rational>(&cell)) return group_digits(rational->decimal());
+    if (const auto* rational = std::get_if<Rational>(&cell)) return grouped(*rational);
     const Decimal& decimal = std::get<Decimal>(cell);
     return group_digits(fmt::format("{:.{}f}", decimal.value, decimal.decimals));
 }
@@ -101,6 +101,10 @@ std::string Table::csv() const {
 
 std::string grouped(int64_t value) {
     return group_digits(fmt::format("{}", value));
+}
+
+std::string grouped(const Rational& value) {
+    return group_digits(value.decimal());
 }
 
 std::string layer_list(const std::vector<int>& layers) {

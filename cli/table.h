@@ -32,8 +32,9 @@ class Table {
     std::vector<std::vector<Cell>> rows_;
 };
 
-/// "2,703,360".
+/// "2,703,360", "3,514.25".
 std::string grouped(int64_t value);
+std::string grouped(const Rational& value);
 /// "2, 8, 14", "0-39", "2-42 step 2", "-" when empty.
 std::string layer_list(const std::vector<int>& layers);
 
