@@ -3,9 +3,13 @@
 
 #include <string>
 
-#include "cli/output.h"
-
 namespace touchstone::cli {
+
+/// What --json and --csv ask for.
+struct OutputFormat {
+    bool json = false;
+    bool csv = false;
+};
 
 /// touchstone kv. Values are as typed; run_kv parses and refuses them.
 struct KvOptions {

@@ -9,12 +9,6 @@
 
 namespace touchstone::cli {
 
-/// What --json and --csv ask for.
-struct OutputFormat {
-    bool json = false;
-    bool csv = false;
-};
-
 /// Writes to stdout and reports a failed write (full disk, closed pipe) as an exception.
 void write_result(const std::string& text);
 

@@ -108,7 +108,9 @@ TEST_CASE("kv --context --json: exact bytes") {
                                                              {"3", 2136},
                                                              {"1", 356},
                                                              {"0", 0}};
-    for (const auto& [context, bytes] : table) {
+    for (const auto& row : table) {
+        const char* context = row.first;
+        const int64_t bytes = row.second;
         CAPTURE(context);
         const json kv = run_json(std::string("kv --context ") + context);
         CHECK(kv["global_bytes"] == bytes);
@@ -137,7 +139,9 @@ TEST_CASE("kv --format --json: the storage formats of the field") {
     const std::vector<std::pair<const char*, int>> table{{"fp4", 890},  {"fp8-fp4index", 1490},
                                                          {"fp8", 1650}, {"v4-fp4index", 1630},
                                                          {"v4", 1790},  {"bf16", 2890}};
-    for (const auto& [format, bytes] : table) {
+    for (const auto& row : table) {
+        const char* format = row.first;
+        const int bytes = row.second;
         CAPTURE(format);
         CHECK(run_json(std::string("kv --format ") + format)["bytes_per_token"] == bytes);
     }

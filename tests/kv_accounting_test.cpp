@@ -66,7 +66,8 @@ TEST_CASE("kv: exact bytes at any length (g1-g3, table 2.2)") {
                                                          {524288, 466616320},
                                                          {1048575, 933231216},
                                                          {1048576, 933232640}};
-    for (const auto& [tokens, bytes] : table) {
+    for (const auto& row : table) {
+        const int64_t tokens = row.first, bytes = row.second;
         CAPTURE(tokens);
         CHECK(account.global_bytes(tokens) == bytes);
     }

@@ -31,8 +31,8 @@ TEST_CASE("replay: lengths (g24, table 6.1)") {
 }
 
 TEST_CASE("replay: the dependency of the last row, counted position by position (several shapes)") {
-    for (const auto& [layers, window] :
-         std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 1}, {4, 48}, {20, 128}}) {
+    for (const auto& shape : std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 1}, {4, 48}, {20, 128}}) {
+        const int64_t layers = shape.first, window = shape.second;
         CAPTURE(layers);
         CAPTURE(window);
         // Walk down from the last layer's one row: each layer needs the rows that the layer above reads.

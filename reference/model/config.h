@@ -1,4 +1,9 @@
 // Model configuration of the V4 family: one checked object, whatever file form it came from.
+//
+// Dimension letters, here and in every comment and equation of the project:
+//   T tokens   D hidden_size   L num_hidden_layers   H num_attention_heads   Dh head_dim   W sliding_window
+//   n hc_mult (residual streams)   E n_routed_experts   k num_experts_per_tok   V vocab_size   r compress
+//   ratio
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@ namespace touchstone {
 
 namespace {
 
-constexpr int64_t kFp4ScaleColumns =
-    32;  ///< an e2m1 expert row has one scale per 32 values, whatever the fp8 tile is
+/// Values per scale in row-scaled tensors (e2m1 experts, Engram rows), whatever the fp8 tile is.
+constexpr int64_t kRowScaleValues = 32;
 
 int64_t elements(const std::vector<int64_t>& shape) {
     int64_t count = 1;
@@ -57,12 +57,12 @@ class Section {
     /// e4m3 table with one e8m0 scale per 32 values of a row: rows are read one at a time.
     void fp8_rows(std::string_view name, int64_t rows, int64_t in) const {
         emit(fmt::format("{}.weight", name), TensorType::f8_e4m3, {rows, in});
-        emit(fmt::format("{}.scale", name), TensorType::f8_e8m0, {rows, in / kFp4ScaleColumns});
+        emit(fmt::format("{}.scale", name), TensorType::f8_e8m0, {rows, in / kRowScaleValues});
     }
     /// Packed e2m1 weight, two values per byte along `in`.
     void fp4(std::string_view name, int64_t out, int64_t in) const {
         emit(fmt::format("{}.weight", name), TensorType::i8_e2m1, {out, in / 2});
-        emit(fmt::format("{}.scale", name), TensorType::f8_e8m0, {out, in / kFp4ScaleColumns});
+        emit(fmt::format("{}.scale", name), TensorType::f8_e8m0, {out, in / kRowScaleValues});
     }
 
     const ModelConfig& config() const { return config_; }
