@@ -212,10 +212,8 @@ double gibibytes(int64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
 }
 
-std::string contexts_text(const Entry& entry, std::optional<int64_t> context) {
+std::string contexts_text(const Entry& entry, const std::vector<int64_t>& contexts) {
     Table table({"context", "growing B", "window slots in use B", "request total B", "GiB"});
-    std::vector<int64_t> contexts{4096, 32768, 131072, 1048576};
-    if (context) contexts = {*context};
     for (const int64_t tokens : contexts) {
         const bool known = entry.has_total();
         const int64_t total = known ? entry.account.total_bytes(tokens) : 0;
@@ -375,7 +373,7 @@ std::string kv_text(const std::vector<Entry>& entries, const KvOptions& options,
     text += first.has_total() ? fmt::format("; a request {} B before its first token.\n",
                                             grouped(first.account.fixed().total()))
                               : std::string("; what a request costs beside its tokens is not published.\n");
-    text += modules_text(first) + fixed_text(first) + modes_text(first) + contexts_text(first, context);
+    text += modules_text(first) + fixed_text(first) + modes_text(first) + contexts_text(first, contexts);
     if (context) text += requests_text(first, options, *context);
     if (!options.compare.empty()) text += "\nBeside other models\n" + compare_table(entries, contexts).text();
     if (!options.new_tokens.empty())

@@ -30,19 +30,19 @@ TEST_CASE("replay: lengths (g24, table 6.1)") {
     CHECK(lengths.engine_halo_tokens == 2414);
 }
 
-TEST_CASE("replay: the dependency of the last row, counted position by position (several shapes)") {
-    for (const auto& shape : std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 1}, {4, 48}, {20, 128}}) {
-        const int64_t layers = shape.first, window = shape.second;
-        CAPTURE(layers);
-        CAPTURE(window);
+TEST_CASE("replay: the dependency of the last row, counted layer by layer (real model and tiny)") {
+    for (const char* name : {"deepseek-v4.1-flash", "tiny"}) {
+        CAPTURE(name);
+        const ModelConfig config = *find_model(name).config();
+        const ReplayLengths lengths = replay_of(name).lengths();
         // Walk down from the last layer's one row: each layer needs the rows that the layer above reads.
         int64_t rows = 1, token_layers = 0;
-        for (int64_t layer = 0; layer < layers; ++layer) {
+        for (int64_t layer = config.num_hidden_layers; layer-- > first_decoder_layer(config);) {
             token_layers += rows;
-            rows += window - 1;
+            rows += config.sliding_window - 1;
         }
-        CHECK(rows == layers * (window - 1) + 1);
-        CHECK(token_layers == layers + (window - 1) * layers * (layers - 1) / 2);
+        CHECK(lengths.exact_tokens == rows);
+        CHECK(lengths.exact_token_layers == token_layers);
     }
 }
 
