@@ -28,8 +28,9 @@ extern const GemmKernels gemm_kernels;
 namespace {
 
 /// Rows that share one decoding of a panel, and the part of K that is decoded at a time: 256 x 16 fp32 values
-/// and their exponents stay in a first-level cache.
-constexpr int64_t rows_per_tile = 64, k_per_tile = 256;
+/// and their exponents stay in a first-level cache. Every row of a lanes tile has 16 accumulators per lane,
+/// so there it is fewer.
+constexpr int64_t rows_per_tile = 64, rows_per_lanes_tile = 16, k_per_tile = 256;
 constexpr int64_t block = 32;
 
 /// Memory on a cache line's boundary, for whole vectors.
@@ -51,16 +52,16 @@ class Aligned {
 };
 
 /// Calls work(first row, rows, first column, columns) for every tile of D, in parallel. Tiles are
-/// independent.
+/// independent; `work` does not throw.
 template <class Work>
-void for_each_tile(int64_t rows, int64_t columns, const Work& work) {
-    const int64_t row_tiles = (rows + rows_per_tile - 1) / rows_per_tile;
+void for_each_tile(int64_t tile_rows, int64_t rows, int64_t columns, const Work& work) {
+    const int64_t row_tiles = (rows + tile_rows - 1) / tile_rows;
     const int64_t panels = (columns + panel_columns - 1) / panel_columns;
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (int64_t panel = 0; panel < panels; ++panel) {
         for (int64_t tile = 0; tile < row_tiles; ++tile) {
-            const int64_t first_row = tile * rows_per_tile, first_column = panel * panel_columns;
-            work(first_row, std::min(rows_per_tile, rows - first_row), first_column,
+            const int64_t first_row = tile * tile_rows, first_column = panel * panel_columns;
+            work(first_row, std::min(tile_rows, rows - first_row), first_column,
                  std::min(panel_columns, columns - first_column));
         }
     }
@@ -156,7 +157,8 @@ void chain_gemm(const TensorCoreInstruction& instruction, std::span<const float>
     kernels.operand_exponents(values.data(), rows * k, smallest, exponents.data());
 
     for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+        rows_per_tile, rows, columns,
+        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
             Aligned<float> panel(k_per_tile * panel_columns), running(tile_rows * panel_columns),
                 totals(tile_rows * panel_columns);
             Aligned<int16_t> panel_exponents(k_per_tile * panel_columns);
@@ -198,22 +200,23 @@ void lanes_gemm(std::span<const float> a, int64_t rows, const PanelSource& b, in
             {fmt::format("{} lanes", lanes), "lanes_gemm", "a power of two", "see numerics/sum_order.h"});
     const GemmKernels& kernels = gemm_kernels(isa);
     const int64_t row_accumulators = lanes * panel_columns;
-    for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
-            Aligned<float> panel(k_per_tile * panel_columns), accumulators(tile_rows * row_accumulators);
-            for (int64_t at = 0; at < k; at += k_per_tile) {
-                const int64_t count = std::min(k_per_tile, k - at);
-                b.pack(first_column, width, at, count, panel.get());
-                for (int64_t row = 0; row < tile_rows; ++row)
-                    kernels.lane_products(a.data() + (first_row + row) * k + at, panel.get(), count, at,
-                                          lanes, accumulators.get() + row * row_accumulators);
-            }
-            for (int64_t row = 0; row < tile_rows; ++row) {
-                alignas(64) float sums[panel_columns];
-                kernels.lane_tree(accumulators.get() + row * row_accumulators, lanes, sums);
-                std::copy_n(sums, width, d.data() + (first_row + row) * columns + first_column);
-            }
-        });
+    for_each_tile(rows_per_lanes_tile, rows, columns,
+                  [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+                      Aligned<float> panel(k_per_tile * panel_columns),
+                          accumulators(tile_rows * row_accumulators);
+                      for (int64_t at = 0; at < k; at += k_per_tile) {
+                          const int64_t count = std::min(k_per_tile, k - at);
+                          b.pack(first_column, width, at, count, panel.get());
+                          for (int64_t row = 0; row < tile_rows; ++row)
+                              kernels.lane_products(a.data() + (first_row + row) * k + at, panel.get(), count,
+                                                    at, lanes, accumulators.get() + row * row_accumulators);
+                      }
+                      for (int64_t row = 0; row < tile_rows; ++row) {
+                          alignas(64) float sums[panel_columns];
+                          kernels.lane_tree(accumulators.get() + row * row_accumulators, lanes, sums);
+                          std::copy_n(sums, width, d.data() + (first_row + row) * columns + first_column);
+                      }
+                  });
 }
 
 namespace {
@@ -275,7 +278,8 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, con
     const BlockSummer summer(sum, a, k, kernels);
     const int64_t blocks = k / block;
     for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+        rows_per_tile, rows, columns,
+        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
             Aligned<float> panel(k_per_tile * panel_columns), sums(tile_rows * panel_columns),
                 accumulators(tile_rows * panel_columns);
             alignas(64) float column_scales[panel_columns] = {};
@@ -366,7 +370,8 @@ void fp4_gemm(std::span<const uint8_t> a, std::span<const uint8_t> a_scales, int
     const int64_t groups = k / block;
     const Fp4Rows left = unpacked_fp4_rows(a, a_scales);
     for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+        rows_per_tile, rows, columns,
+        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
             Aligned<uint8_t> panel(k * panel_columns);
             Aligned<float> column_scales(groups * panel_columns);
             pack_fp4_panel(b, first_column, width, k, panel.get());

@@ -20,7 +20,8 @@ class PanelSource {
   public:
     virtual ~PanelSource() = default;
     /// values[k][column] for k < count and column < 16 is element (first_row + column, first_k + k). Every
-    /// element is asked for at most once per 64 rows of the first operand.
+    /// element is asked for at most once per 16 rows of the first operand. Does not throw: it is called
+    /// inside parallel loops.
     virtual void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
                       float* values) const = 0;
 };
