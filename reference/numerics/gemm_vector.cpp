@@ -4,6 +4,7 @@
 
 #include "reference/numerics/gemm.h"
 #include "reference/numerics/host_device.h"
+#include "reference/numerics/isa_compiled.h"
 #include "reference/numerics/small_float.h"
 #include "reference/numerics/tensor_core_operand.h"
 
@@ -16,16 +17,7 @@ namespace touchstone::TOUCHSTONE_ISA_NAMESPACE {
 namespace {
 
 constexpr int columns = 16;
-#if defined(__AVX512F__)
-constexpr Isa compiled_isa = Isa::avx512;
-constexpr int width = 16;
-#elif defined(__AVX2__)
-constexpr Isa compiled_isa = Isa::avx2;
-constexpr int width = 8;
-#else
-constexpr Isa compiled_isa = Isa::scalar;
-constexpr int width = 4;
-#endif
+constexpr int width = vector_width;
 constexpr int parts = columns / width;
 
 typedef float Floats __attribute__((vector_size(4 * width)));
