@@ -39,7 +39,9 @@ class DeviceBuffer {
   public:
     explicit DeviceBuffer(size_t size) : size_(size) {
         check(cudaMalloc(&memory_, bytes() + 2 * canary_bytes), "cudaMalloc");
-        const cudaError_t poisoned = cudaMemset(memory_, poison, bytes() + 2 * canary_bytes);
+        cudaError_t poisoned = cudaMemset(memory_, poison, bytes() + 2 * canary_bytes);
+        // A memset runs on: a stream of its own could overtake it.
+        if (poisoned == cudaSuccess) poisoned = cudaDeviceSynchronize();
         if (poisoned != cudaSuccess) cudaFree(memory_);
         check(poisoned, "cudaMemset");
     }

@@ -109,13 +109,9 @@ float special_sum(const std::vector<Term>& terms) {
 float one_sum(const FusedSumModel& model, const std::vector<Term>& terms) {
     if (std::ranges::any_of(terms, [](const Term& term) { return term.kind != Class::finite; }))
         return special_sum(terms);
-    int largest = model.zero_exponent;
-    bool any = false;
-    for (const Term& term : terms) {
-        const int exponent = term.significand == 0 ? model.zero_exponent : term.exponent;
-        largest = any ? std::max(largest, exponent) : exponent;
-        any = true;
-    }
+    int largest = model.zero_exponent;  // without a zero term C's, never below -126, is larger
+    for (const Term& term : terms)
+        if (term.significand != 0) largest = std::max(largest, term.exponent);
     int64_t sum = 0;
     for (const Term& term : terms)
         if (term.significand != 0) sum += on_grid(term, largest, model.fraction_bits, model.cut);

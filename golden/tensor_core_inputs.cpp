@@ -291,10 +291,10 @@ void fill_wrap(Tile& tile) {
 }
 
 bool floating(const MatrixInstruction& instruction) {
-    return !instruction.integer();
+    return !instruction.integer;
 }
 bool integer(const MatrixInstruction& instruction) {
-    return instruction.integer();
+    return instruction.integer;
 }
 bool tf32(const MatrixInstruction& instruction) {
     return instruction.name.ends_with(".tf32");

@@ -7,8 +7,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "reference/numerics/tensor_hash.h"
-
 namespace touchstone {
 
 namespace {
@@ -131,7 +129,7 @@ TensorCoreComparison compare_with_device(const TensorCoreCase& c, const TensorCo
                                 .differing = 0,
                                 .first = std::nullopt,
                                 .hashes = {input_hash(instruction_of(c), inputs),
-                                           tensor_hash(answers.data(), answers.size()), std::ssize(answers)}};
+                                           hash_of(std::span<const uint32_t>(answers)), std::ssize(answers)}};
     for (size_t i = 0; i < expected.size(); ++i) {
         if (answers[i] == expected[i]) continue;
         ++result.differing;
@@ -176,9 +174,9 @@ std::vector<TensorCoreCase> probe_cases(int64_t steps) {
 
 std::vector<AlternativeComparison> compare_alternatives(const MatrixInstruction& shape, int64_t outputs,
                                                         const TensorCoreDevice& device) {
-    const TensorCoreInstruction& model = tensor_core_instruction(shape.model);
+    const TensorCoreInstruction& model = tensor_core_instruction(shape.name);
     std::vector<Alternative> models = refuted_alternatives(model);
-    models.insert(models.begin(), {"the table's", fused_sum_model(model)});
+    models.insert(models.begin(), {table_model_name, fused_sum_model(model)});
     std::vector<AlternativeComparison> results;
     for (const Alternative& alternative : models)
         results.push_back({std::string(shape.name), alternative.name, 0, 0});

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "golden/device_case.h"
 #include "golden/tensor_core_alternatives.h"
+#include "golden/tensor_core_case.h"
 
 namespace touchstone {
 
@@ -53,8 +53,11 @@ struct AlternativeComparison {
     int64_t outputs = 0, differing = 0;
 };
 
-/// All of refuted_alternatives() on two random cases of `outputs` outputs each in single steps, and the right
-/// model first, under the name "the table's", which must not differ.
+/// The right model among the alternatives.
+inline constexpr const char* table_model_name = "the table's";
+
+/// All of refuted_alternatives() on two random cases of about `outputs` outputs each in single steps, and
+/// first the right model, table_model_name, which must not differ.
 std::vector<AlternativeComparison> compare_alternatives(const MatrixInstruction& instruction, int64_t outputs,
                                                         const TensorCoreDevice& device);
 
