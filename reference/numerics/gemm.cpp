@@ -28,8 +28,9 @@ extern const GemmKernels gemm_kernels;
 namespace {
 
 /// Rows that share one decoding of a panel, and the part of K that is decoded at a time: 256 x 16 fp32 values
-/// and their exponents stay in a first-level cache.
-constexpr int64_t rows_per_tile = 64, k_per_tile = 256;
+/// and their exponents stay in a first-level cache. Every row of a lanes tile has 16 accumulators per lane,
+/// so there it is fewer.
+constexpr int64_t rows_per_tile = 64, rows_per_lanes_tile = 16, k_per_tile = 256;
 constexpr int64_t block = 32;
 
 /// Memory on a cache line's boundary, for whole vectors.
@@ -51,16 +52,16 @@ class Aligned {
 };
 
 /// Calls work(first row, rows, first column, columns) for every tile of D, in parallel. Tiles are
-/// independent.
+/// independent; `work` does not throw.
 template <class Work>
-void for_each_tile(int64_t rows, int64_t columns, const Work& work) {
-    const int64_t row_tiles = (rows + rows_per_tile - 1) / rows_per_tile;
+void for_each_tile(int64_t tile_rows, int64_t rows, int64_t columns, const Work& work) {
+    const int64_t row_tiles = (rows + tile_rows - 1) / tile_rows;
     const int64_t panels = (columns + panel_columns - 1) / panel_columns;
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (int64_t panel = 0; panel < panels; ++panel) {
         for (int64_t tile = 0; tile < row_tiles; ++tile) {
-            const int64_t first_row = tile * rows_per_tile, first_column = panel * panel_columns;
-            work(first_row, std::min(rows_per_tile, rows - first_row), first_column,
+            const int64_t first_row = tile * tile_rows, first_column = panel * panel_columns;
+            work(first_row, std::min(tile_rows, rows - first_row), first_column,
                  std::min(panel_columns, columns - first_column));
         }
     }
@@ -156,7 +157,8 @@ void chain_gemm(const TensorCoreInstruction& instruction, std::span<const float>
     kernels.operand_exponents(values.data(), rows * k, smallest, exponents.data());
 
     for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+        rows_per_tile, rows, columns,
+        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
             Aligned<float> panel(k_per_tile * panel_columns), running(tile_rows * panel_columns),
                 totals(tile_rows * panel_columns);
             Aligned<int16_t> panel_exponents(k_per_tile * panel_columns);
@@ -198,22 +200,23 @@ void lanes_gemm(std::span<const float> a, int64_t rows, const PanelSource& b, in
             {fmt::format("{} lanes", lanes), "lanes_gemm", "a power of two", "see numerics/sum_order.h"});
     const GemmKernels& kernels = gemm_kernels(isa);
     const int64_t row_accumulators = lanes * panel_columns;
-    for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
-            Aligned<float> panel(k_per_tile * panel_columns), accumulators(tile_rows * row_accumulators);
-            for (int64_t at = 0; at < k; at += k_per_tile) {
-                const int64_t count = std::min(k_per_tile, k - at);
-                b.pack(first_column, width, at, count, panel.get());
-                for (int64_t row = 0; row < tile_rows; ++row)
-                    kernels.lane_products(a.data() + (first_row + row) * k + at, panel.get(), count, at,
-                                          lanes, accumulators.get() + row * row_accumulators);
-            }
-            for (int64_t row = 0; row < tile_rows; ++row) {
-                alignas(64) float sums[panel_columns];
-                kernels.lane_tree(accumulators.get() + row * row_accumulators, lanes, sums);
-                std::copy_n(sums, width, d.data() + (first_row + row) * columns + first_column);
-            }
-        });
+    for_each_tile(rows_per_lanes_tile, rows, columns,
+                  [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+                      Aligned<float> panel(k_per_tile * panel_columns),
+                          accumulators(tile_rows * row_accumulators);
+                      for (int64_t at = 0; at < k; at += k_per_tile) {
+                          const int64_t count = std::min(k_per_tile, k - at);
+                          b.pack(first_column, width, at, count, panel.get());
+                          for (int64_t row = 0; row < tile_rows; ++row)
+                              kernels.lane_products(a.data() + (first_row + row) * k + at, panel.get(), count,
+                                                    at, lanes, accumulators.get() + row * row_accumulators);
+                      }
+                      for (int64_t row = 0; row < tile_rows; ++row) {
+                          alignas(64) float sums[panel_columns];
+                          kernels.lane_tree(accumulators.get() + row * row_accumulators, lanes, sums);
+                          std::copy_n(sums, width, d.data() + (first_row + row) * columns + first_column);
+                      }
+                  });
 }
 
 namespace {
@@ -275,7 +278,8 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, con
     const BlockSummer summer(sum, a, k, kernels);
     const int64_t blocks = k / block;
     for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+        rows_per_tile, rows, columns,
+        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
             Aligned<float> panel(k_per_tile * panel_columns), sums(tile_rows * panel_columns),
                 accumulators(tile_rows * panel_columns);
             alignas(64) float column_scales[panel_columns] = {};
@@ -302,18 +306,57 @@ namespace {
 /// The doubled value of an e2m1 code, -12 .. 12.
 constexpr std::array<int8_t, 16> doubled_e2m1{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-int8_t doubled(std::span<const uint8_t> packed, int64_t element) {
-    const uint8_t byte = packed[static_cast<size_t>(element / 2)];
-    return doubled_e2m1[element % 2 == 0 ? byte & 15 : byte >> 4];
+void require_fp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, int64_t rows, int64_t k,
+                 const char* name) {
+    if (k % block != 0)
+        throw UserError(
+            {fmt::format("k is {}", k), "fp4_gemm", "a multiple of 32, the channels of one scale", ""});
+    if (static_cast<int64_t>(codes.size()) != rows * k / 2 ||
+        static_cast<int64_t>(scales.size()) != rows * k / block)
+        throw UserError(
+            {fmt::format("{} has {} bytes of codes and {} scales", name, codes.size(), scales.size()),
+             "fp4_gemm", fmt::format("[{}, {}] and [{}, {}]", rows, k / 2, rows, k / block), ""});
 }
 
-/// Groups of 32 of 16 rows as [group][8][16][4] unsigned bytes, doubled values plus 12.
+/// The doubled values of a packed byte, plus 12: the even element first.
+constexpr std::array<std::array<uint8_t, 2>, 256> offset_pairs = [] {
+    std::array<std::array<uint8_t, 2>, 256> pairs{};
+    for (size_t byte = 0; byte < 256; ++byte)
+        pairs[byte] = {static_cast<uint8_t>(12 + doubled_e2m1[byte & 15]),
+                       static_cast<uint8_t>(12 + doubled_e2m1[byte >> 4])};
+    return pairs;
+}();
+
+/// 16 rows of codes as GemmKernels::fp4_row wants them; rows that are not there are zeros.
 void pack_fp4_panel(std::span<const uint8_t> codes, int64_t first_row, int64_t rows, int64_t k,
                     uint8_t* panel) {
-    for (int64_t column = 0; column < panel_columns; ++column)
-        for (int64_t i = 0; i < k; ++i)
-            panel[i / 4 * 4 * panel_columns + column * 4 + i % 4] =
-                static_cast<uint8_t>(12 + (column < rows ? doubled(codes, (first_row + column) * k + i) : 0));
+    std::memset(panel, 12, static_cast<size_t>(k * panel_columns));
+    for (int64_t column = 0; column < rows; ++column) {
+        const uint8_t* row = codes.data() + (first_row + column) * k / 2;
+        for (int64_t byte = 0; byte < k / 2; ++byte)
+            std::memcpy(panel + byte / 2 * 4 * panel_columns + column * 4 + byte % 2 * 2,
+                        offset_pairs[row[byte]].data(), 2);
+    }
+}
+
+/// A row's groups of doubled values, their sums, and a quarter of the scale: 0.25 undoes the doubling of both
+/// operands, and even of the smallest scale it is exact, so that the scale of a group is rounded once.
+struct Fp4Rows {
+    std::vector<int8_t> values;
+    std::vector<int32_t> sums;
+    std::vector<float> scales;
+};
+
+Fp4Rows unpacked_fp4_rows(std::span<const uint8_t> codes, std::span<const uint8_t> scales) {
+    Fp4Rows rows;
+    rows.values.resize(2 * codes.size());
+    rows.sums.resize(scales.size());
+    for (size_t i = 0; i < rows.values.size(); ++i) {
+        rows.values[i] = doubled_e2m1[i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4];
+        rows.sums[i / block] += rows.values[i];
+    }
+    for (uint8_t scale : scales) rows.scales.push_back(0.25f * to_float(E8m0{scale}));
+    return rows;
 }
 
 }  // namespace
@@ -321,39 +364,28 @@ void pack_fp4_panel(std::span<const uint8_t> codes, int64_t first_row, int64_t r
 void fp4_gemm(std::span<const uint8_t> a, std::span<const uint8_t> a_scales, int64_t rows,
               std::span<const uint8_t> b, std::span<const uint8_t> b_scales, int64_t columns, int64_t k,
               std::span<float> d, Isa isa) {
+    require_fp4(a, a_scales, rows, k, "a");
+    require_fp4(b, b_scales, columns, k, "b");
     const GemmKernels& kernels = gemm_kernels(isa);
     const int64_t groups = k / block;
-    std::vector<int8_t> values(static_cast<size_t>(rows * k));
-    std::vector<int32_t> value_sums(static_cast<size_t>(rows * groups));
-    for (int64_t i = 0; i < rows * k; ++i) {
-        values[static_cast<size_t>(i)] = doubled(a, i);
-        value_sums[static_cast<size_t>(i / block)] += values[static_cast<size_t>(i)];
-    }
+    const Fp4Rows left = unpacked_fp4_rows(a, a_scales);
     for_each_tile(
-        rows, columns, [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+        rows_per_tile, rows, columns,
+        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
             Aligned<uint8_t> panel(k * panel_columns);
+            Aligned<float> column_scales(groups * panel_columns);
             pack_fp4_panel(b, first_column, width, k, panel.get());
-            std::vector<float> column_scales(static_cast<size_t>(groups * panel_columns));
-            for (int64_t g = 0; g < groups; ++g)
-                for (int64_t j = 0; j < width; ++j)
-                    column_scales[static_cast<size_t>(g * panel_columns + j)] =
+            for (int64_t j = 0; j < width; ++j)
+                for (int64_t g = 0; g < groups; ++g)
+                    column_scales.get()[g * panel_columns + j] =
                         to_float(E8m0{b_scales[static_cast<size_t>((first_column + j) * groups + g)]});
             for (int64_t row = first_row; row < first_row + tile_rows; ++row) {
-                alignas(64) float accumulators[panel_columns] = {}, sums[panel_columns];
-                alignas(64) int32_t dots[panel_columns];
-                for (int64_t g = 0; g < groups; ++g) {
-                    kernels.integer_dots(values.data() + row * k + g * block,
-                                         value_sums[static_cast<size_t>(row * groups + g)],
-                                         panel.get() + g * block * panel_columns, dots);
-                    for (int64_t j = 0; j < panel_columns; ++j) sums[j] = static_cast<float>(dots[j]);
-                    // A quarter of the smallest scale, 2^-129, is still exact; the product is rounded once.
-                    const float a_scale =
-                        0.25f * to_float(E8m0{a_scales[static_cast<size_t>(row * groups + g)]});
-                    kernels.add_scaled(sums, a_scale, column_scales.data() + g * panel_columns, accumulators);
-                }
+                alignas(64) float sums[panel_columns];
+                kernels.fp4_row(left.values.data() + row * k, left.sums.data() + row * groups,
+                                left.scales.data() + row * groups, panel.get(), column_scales.get(), groups,
+                                sums);
                 for (int64_t j = 0; j < width; ++j)
-                    d[static_cast<size_t>(row * columns + first_column + j)] =
-                        with_canonical_nan(accumulators[j]);
+                    d[static_cast<size_t>(row * columns + first_column + j)] = with_canonical_nan(sums[j]);
             }
         });
 }

@@ -20,7 +20,8 @@ class PanelSource {
   public:
     virtual ~PanelSource() = default;
     /// values[k][column] for k < count and column < 16 is element (first_row + column, first_k + k). Every
-    /// element is asked for at most once per 64 rows of the first operand.
+    /// element is asked for at most once per 16 rows of the first operand. Does not throw: it is called
+    /// inside parallel loops.
     virtual void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
                       float* values) const = 0;
 };
@@ -98,9 +99,11 @@ struct GemmKernels {
     void (*lane_products)(const float* a, const float* b, int64_t count, int64_t first, int64_t lanes,
                           float* accumulators);
     void (*lane_tree)(float* accumulators, int64_t lanes, float* sums);
-    /// One group of 32: `a` signed bytes, b unsigned bytes offset by 12 as [8][16][4]; adds a's sum times 12
-    /// back.
-    void (*integer_dots)(const int8_t* a, int32_t a_sum, const uint8_t* b, int32_t* sums);
+    /// fp4_gemm of one row with a panel: `a` [groups][32] doubled values, a_sums their sums per group; b
+    /// [groups][8][16][4] doubled values plus 12, unsigned as the byte dot products of x86 want one operand;
+    /// b_scales [groups][16]. The scale of a group is a_scale * b_scale.
+    void (*fp4_row)(const int8_t* a, const int32_t* a_sums, const float* a_scales, const uint8_t* b,
+                    const float* b_scales, int64_t groups, float* accumulators);
 };
 
 const GemmKernels& gemm_kernels(Isa isa);

@@ -79,7 +79,7 @@ struct OperandRows {
 /// bits of tensor_core_step, whatever M, N, ISA and thread count. Throws UserError when sizes do not match or
 /// k is not a multiple of the instruction's.
 void tensor_core_gemm(const TensorCoreInstruction& instruction, OperandRows a, OperandRows b,
-                      std::span<const float> c, std::span<float> d);
+                      std::span<const float> c, std::span<float> d, Isa isa = active_isa());
 
 /// The same, one step at a time through tensor_core_step: what the vectorised form is compared with.
 void tensor_core_gemm_by_definition(const TensorCoreInstruction& instruction, OperandRows a, OperandRows b,
