@@ -48,14 +48,16 @@ inline double per_ulp(double truth) {
     return std::bit_cast<double>(static_cast<uint64_t>(1023 + 23 - normal) << 52);
 }
 
-/// |y - truth| in ulp of the truth's binade. Infinity stands for 2^128, as in rounding; NaN must meet NaN.
+/// |y - truth| in ulp of the truth's binade. Infinity stands for 2^128, as in rounding; NaN must meet NaN,
+/// else the error is infinite.
 inline double ulp_error(float y, double truth) {
+    const auto finite = [](double v) { return std::fabs(v) < 0x1p128; };
+    if (finite(truth) && finite(y)) return std::fabs(y - truth) * per_ulp(truth);
     if (std::isnan(y) || std::isnan(truth)) {
         return float_bits(y) == canonical_nan_bits && std::isnan(truth) ? 0 : HUGE_VAL;
     }
-    const auto finite = [](double v) { return std::fabs(v) < 0x1p128 ? v : std::copysign(0x1p128, v); };
-    const double difference = std::fabs(finite(y) - finite(truth));
-    return difference * per_ulp(std::fabs(truth) < 0x1p128 ? truth : 0x1p127);
+    const auto cut = [&](double v) { return finite(v) ? v : std::copysign(0x1p128, v); };
+    return std::fabs(cut(y) - cut(truth)) * per_ulp(finite(truth) ? truth : 0x1p127);
 }
 
 /// fp32 patterns at which something ends or begins.
