@@ -294,15 +294,21 @@ TEST_CASE(
 
 TEST_CASE("tensor_core: sums that leave int32 (sixteen largest products and C)") {
     const TensorCoreInstruction& instruction = tensor_core_instruction("hopper.wgmma.bf16");
-    const std::vector<uint16_t> a(16, 0x3FFF), b(16 * 3, 0x3FFF);  // 1.992: products just under 4
-    const std::vector<float> c{3.99f, -3.99f, 7.99f};
-    std::vector<float> expected(3), fast(3);
+    const std::vector<uint16_t> a(16, 0x3FFF);  // 1.992: products just under 4, with exponent 0 as C has
+    std::vector<uint16_t> b(16 * 4, 0x3FFF);
+    std::fill(b.begin() + 32, b.end(), uint16_t{0xBFFF});
+    const std::vector<float> c{1.99f, -1.99f, 1.99f, -1.99f};
+    std::vector<float> expected(4), fast(4);
     const OperandRows a_rows = OperandRows::of(std::span(a), 1, 16),
-                      b_rows = OperandRows::of(std::span(b), 3, 16);
+                      b_rows = OperandRows::of(std::span<const uint16_t>(b), 4, 16);
     tensor_core_gemm_by_definition(instruction, a_rows, b_rows, c, expected);
-    tensor_core_gemm(instruction, a_rows, b_rows, c, fast);
-    CHECK(differences(expected, fast).count == 0);
-    CHECK(expected[0] == doctest::Approx(16 * 1.9921875 * 1.9921875 + 3.99));
+    for (Isa isa : compiled_isas()) {
+        if (!isa_supported(isa)) continue;
+        tensor_core_gemm(instruction, a_rows, b_rows, c, fast, isa);
+        CHECK(differences(expected, fast).count == 0);
+    }
+    CHECK(expected[0] == doctest::Approx(16 * 1.9921875 * 1.9921875 + 1.99));
+    CHECK(expected[3] == -expected[0]);
 }
 
 TEST_CASE("tensor_core: a row's bits do not depend on the other rows or columns") {
