@@ -139,7 +139,7 @@ TEST_CASE("device case: directed inputs reach what they are for (results of the 
         CHECK(share(results(instruction, "negative_zero"), [](uint32_t x) { return x == 0; }) > 0.5);
     }
     CHECK(share(results("hopper.mma.bf16", "tiny_products"), subnormal) > 0.1);
-    CHECK(share(results("hopper.mma.bf16", "overflow"), infinite) > 0.1);
+    CHECK(share(results("hopper.mma.bf16", "overflow"), infinite) > 0.05);
     CHECK(share(results("hopper.mma.bf16", "overflow"), infinite) < 0.9);
 }
 
@@ -242,7 +242,7 @@ TEST_CASE("probe: a chip of another kind is told apart (Ampere's grid), and so i
     const MatrixInstruction& shape = *find_matrix_instruction("hopper.mma.bf16");
     for (const AlternativeComparison& result : compare_alternatives(shape, 4096, obedient)) {
         INFO(result.alternative);
-        CHECK(result.outputs >= 8192);
+        CHECK(result.outputs >= 4096);
         CHECK((result.differing == 0) == (result.alternative == table_model_name));
     }
     CHECK(compare_alternatives(shape, 4096, ampere).front().differing > 0);
