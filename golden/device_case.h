@@ -8,12 +8,13 @@
 #include <variant>
 
 #include "golden/matmul_case.h"
+#include "golden/sums_case.h"
 #include "golden/tensor_core_case.h"
 #include "golden/unary_case.h"
 
 namespace touchstone {
 
-using DeviceCase = std::variant<TensorCoreCase, UnaryCase, MatmulCase>;
+using DeviceCase = std::variant<TensorCoreCase, UnaryCase, SumsCase, MatmulCase>;
 
 /// Throws UserError naming `where` for a case that no device could have run.
 DeviceCase parse_device_case(std::string_view text, const std::string& where);

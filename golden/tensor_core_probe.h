@@ -56,8 +56,8 @@ struct AlternativeComparison {
 /// The right model among the alternatives.
 inline constexpr const char* table_model_name = "the table's";
 
-/// All of refuted_alternatives() on two random cases of about `outputs` outputs each in single steps, and
-/// first the right model, table_model_name, which must not differ.
+/// First the right model, table_model_name, which must not differ, over all kinds of inputs that the others
+/// need; then refuted_alternatives(), each over its own. Single steps, about `outputs` outputs of each kind.
 std::vector<AlternativeComparison> compare_alternatives(const MatrixInstruction& instruction, int64_t outputs,
                                                         const TensorCoreDevice& device);
 
