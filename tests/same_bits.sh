@@ -77,7 +77,8 @@ compile() {
 
 # link NAME COMPILER FLAGS: 1 when an object is missing or the linker fails.
 link() {
-    $2 -fopenmp "$scratch/$1"/*.o "$scratch/plain-$2"/*.o -o "$scratch/$1/numerics_digest" $3 2>"$scratch/errors.txt" && return
+    $2 -fopenmp "$scratch/$1"/*.o "$scratch/plain-$2"/*.o -o "$scratch/$1/numerics_digest" $3 \
+        2>"$scratch/errors.txt" && return
     head -n 5 "$scratch/errors.txt"
     printf 'FAILED    %s does not build\n' "$1"
     different=$((different + 1))
