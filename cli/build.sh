@@ -48,7 +48,8 @@ apt_install() {
 }
 
 install_packages() {
-    local required=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev)
+    local required=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev
+        libeigen3-dev)
     local optional=(ccache pkg-config libmpfr-dev libbenchmark-dev libdnnl-dev)
     local options=" $* "
     if [[ $options == *" --with-clang "* ]]; then required+=(clang libomp-dev); fi

@@ -1,6 +1,7 @@
 // The subcommands: what their options hold and the functions that answer. main.cpp binds the options.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace touchstone::cli {
@@ -41,6 +42,33 @@ struct ReplayOptions {
     std::string new_tokens;
     OutputFormat output;
 };
+
+/// touchstone gpu probe.
+struct GpuProbeOptions {
+    int64_t steps = 100'000'000;  ///< per instruction and variant
+    std::string case_text;        ///< this case alone
+    std::string receipts;         ///< file to write
+    bool json = false;
+};
+
+/// touchstone gpu check.
+struct GpuCheckOptions {
+    std::string name;  ///< of a function, or a case; empty: all
+    std::string receipts;
+    bool json = false;
+};
+
+/// touchstone gpu cublas.
+struct GpuCublasOptions {
+    std::string receipts;
+    bool json = false;
+};
+
+/// Each compares device 0 with the CPU, writes its result to stdout and returns the exit code: 0 all agree, 1
+/// a difference, 3 there is no usable device (stderr says why). Throws UserError as below.
+int run_gpu_probe(const GpuProbeOptions& options);
+int run_gpu_check(const GpuCheckOptions& options);
+int run_gpu_cublas(const GpuCublasOptions& options);
 
 /// Each writes its result to stdout, whole or not at all. Throws UserError for what the user can mend.
 void run_kv(const KvOptions& options);

@@ -109,6 +109,67 @@ void add_replay_command(CLI::App& app) {
     command->callback([options] { run_replay(*options); });
 }
 
+void add_gpu_probe(CLI::App& gpu, int& exit_code) {
+    auto options = std::make_shared<GpuProbeOptions>();
+    CLI::App* command = gpu.add_subcommand(
+        "probe", "Does the chip obey the table of tensor-core arithmetic? Random and directed inputs");
+    command
+        ->add_option("--steps", options->steps,
+                     "Sums of one instruction to compare, for each instruction and variant")
+        ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40))
+        ->capture_default_str();
+    command->add_option("--case", options->case_text, "Run this one case, as differences print it");
+    command->add_option("--receipts", options->receipts, "Replace this file by the device's receipts");
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.gpu_probe/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone gpu probe --receipts golden/device/probe.txt\n"
+        "  touchstone gpu probe --case "
+        "'tensor_core(instruction=hopper.mma.bf16,variant=registers,inputs=wide,steps=2,tiles=64,seed=1)'");
+    command->callback([options, &exit_code] { exit_code = run_gpu_probe(*options); });
+}
+
+void add_gpu_check(CLI::App& gpu, int& exit_code) {
+    auto options = std::make_shared<GpuCheckOptions>();
+    CLI::App* command = gpu.add_subcommand(
+        "check", "Elementary functions and conversions, GPU against CPU over all 2^32 inputs");
+    command->add_option("name", options->name, "One function or conversion, e.g. exp2 (default: all)");
+    command->add_option("--receipts", options->receipts, "Replace this file by the device's receipts");
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.gpu_check/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone gpu check exp2\n"
+        "  touchstone gpu check --receipts golden/device/functions.txt");
+    command->callback([options, &exit_code] { exit_code = run_gpu_check(*options); });
+}
+
+void add_gpu_cublas(CLI::App& gpu, int& exit_code) {
+    auto options = std::make_shared<GpuCublasOptions>();
+    CLI::App* command = gpu.add_subcommand(
+        "cublas", "cuBLAS's bf16 products of the model's shapes against the CPU's, bit for bit");
+    command->add_option("--receipts", options->receipts, "Replace this file by the device's receipts");
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.gpu_cublas/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone gpu cublas\n"
+        "  touchstone gpu cublas --json --receipts golden/device/cublas.txt");
+    command->callback([options, &exit_code] { exit_code = run_gpu_cublas(*options); });
+}
+
+/// The commands that compare, and so can end in 1 or 3: `exit_code` is set by their callbacks.
+void add_gpu_command(CLI::App& app, int& exit_code) {
+    CLI::App* gpu = app.add_subcommand(
+        "gpu", "Compares an NVIDIA Hopper GPU with the CPU, bit for bit (exit 3 where there is none)");
+    gpu->require_subcommand(1);
+    add_gpu_probe(*gpu, exit_code);
+    add_gpu_check(*gpu, exit_code);
+    add_gpu_cublas(*gpu, exit_code);
+    gpu->footer(
+        "Examples:\n"
+        "  touchstone gpu probe --steps 1000000\n"
+        "  touchstone gpu check exp2 --json");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -121,6 +182,8 @@ int main(int argc, char** argv) {
     add_kv_command(app);
     add_layers_command(app);
     add_replay_command(app);
+    int exit_code = 0;
+    add_gpu_command(app, exit_code);
     app.footer(
         "Every command has --help with examples, --json and --csv.\n"
         "Models are preset names or a path to a config.json.");
@@ -140,5 +203,5 @@ int main(int argc, char** argv) {
         fmt::print(stderr, "touchstone: internal error: {}\n", error.what());
         return exit_internal;
     }
-    return 0;
+    return exit_code;
 }

@@ -120,15 +120,6 @@ TOUCHSTONE_HOST_DEVICE inline void quantize_block(const BlockRule& rule, const B
     }
 }
 
-/// Exact: an fp16 scale as fp32; any NaN gives the canonical NaN.
-TOUCHSTONE_HOST_DEVICE inline float float_from_fp16_bits(uint32_t bits) {
-    const uint32_t sign = (bits & 0x8000) << 16;
-    const uint32_t exponent = (bits >> 10) & 0x1F, mantissa = bits & 0x3FF;
-    if (exponent == 31) return float_from_bits(mantissa != 0 ? canonical_nan_bits : sign | 0x7F800000u);
-    const uint32_t subnormal = float_bits(static_cast<float>(mantissa) * 0x1p-24f);
-    return float_from_bits(sign | (exponent == 0 ? subnormal : ((exponent + 112) << 23) | (mantissa << 13)));
-}
-
 /// The value of a stored scale, every byte pattern defined; 1 where the record stores none.
 TOUCHSTONE_HOST_DEVICE inline float stored_scale(KvScale scale, const std::byte* bytes) {
     const auto byte = [bytes](int i) { return static_cast<uint32_t>(bytes[i]); };

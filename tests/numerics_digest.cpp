@@ -13,12 +13,14 @@
 #include <string_view>
 #include <vector>
 
+#include "reference/linear.h"
 #include "reference/numerics/elementary_vector.h"
 #include "reference/numerics/fill.h"
 #include "reference/numerics/isa.h"
 #include "reference/numerics/small_float.h"
 #include "reference/numerics/sum_order.h"
 #include "reference/numerics/sums.h"
+#include "reference/numerics/tensor_core.h"
 #include "reference/numerics/tensor_hash.h"
 #include "reference/numerics/total_order.h"
 #include "reference/quantize.h"
@@ -213,6 +215,70 @@ void digest_top_k() {
     }
 }
 
+/// Finite operands of a tensor core, stored elements one after another: any e4m3 code but NaN, else 2^-8 to
+/// 2^7 with every mantissa bit in use.
+std::vector<std::byte> operands(OperandFormat format, uint64_t seed, int64_t count) {
+    struct Field {
+        int exponent_bias, mantissa_bits;
+    };
+    constexpr std::array<Field, 3> fields{Field{127, 7}, Field{15, 10}, Field{127, 23}};  // bf16, f16, tf32
+    const size_t bytes = static_cast<size_t>(operand_bytes(format));
+    std::vector<std::byte> stored(static_cast<size_t>(count) * bytes);
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+        const uint32_t r = RandomStream{seed, 1}.word(i);
+        uint32_t bits = filled<E4m3>(Filler::trap, {seed}, i).bits;
+        if (format != OperandFormat::e4m3) {
+            const Field field = fields[static_cast<size_t>(format)];
+            const uint32_t exponent = static_cast<uint32_t>(field.exponent_bias) - 8 + (r >> 27) % 16;
+            bits = (r & 1) << (8 * bytes - 1) | exponent << field.mantissa_bits |
+                   (r >> 1 & ((1u << field.mantissa_bits) - 1));
+        }
+        for (size_t byte = 0; byte < bytes; ++byte)
+            stored[i * bytes + byte] = static_cast<std::byte>(bits >> (8 * byte));
+    }
+    return stored;
+}
+
+void digest_tensor_cores() {
+    constexpr int64_t rows = 5, columns = 40;
+    const std::vector<float> c = filled_vector<float>(Filler::normal, 15, rows * columns);
+    for (const TensorCoreInstruction& instruction : tensor_core_instructions()) {
+        const int64_t k = 4 * instruction.k();
+        const std::vector<std::byte> a = operands(instruction.format, 13, rows * k),
+                                     b = operands(instruction.format, 14, columns * k);
+        std::vector<float> d(c.size());
+        tensor_core_gemm(instruction, {a.data(), rows, k}, {b.data(), columns, k}, c, d);
+        Digest digest;
+        digest.add_all(d);
+        digest.print(std::string(instruction.name));
+    }
+}
+
+void digest_linear_layers() {
+    constexpr int64_t rows = 3, k = 1280, n = 70;
+    const std::vector<Bf16> x = filled_vector<Bf16>(Filler::normal, 16, rows * k);
+    const std::vector<E4m3> fp8 = filled_vector<E4m3>(Filler::normal, 17, n * k);
+    const std::vector<E8m0> fp8_scales = filled_vector<E8m0>(Filler::normal, 18, (n + 31) / 32 * k / 32);
+    const std::vector<E8m0> fp4_scales = filled_vector<E8m0>(Filler::normal, 19, n * k / 32);
+    const std::vector<Bf16> bf16 = filled_vector<Bf16>(Filler::normal, 20, n * k);
+    std::vector<uint8_t> fp4(static_cast<size_t>(n * k / 2));
+    for (size_t i = 0; i < fp4.size(); ++i) fp4[i] = static_cast<uint8_t>(RandomStream{21}.word(i));
+    std::vector<float> y(static_cast<size_t>(rows * n));
+    const auto print = [&](const char* name, Arithmetic arithmetic) {
+        Digest digest;
+        digest.add_all(y);
+        digest.print(std::string(name) + ", " + std::string(arithmetic_name(arithmetic)));
+    };
+    for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::hopper, Arithmetic::released_hopper}) {
+        linear_fp8(arithmetic, SumOperator::wkv, x, rows, {"fp8", n, k, fp8, fp8_scales}, y);
+        print("linear_fp8", arithmetic);
+        linear_fp4(arithmetic, SumOperator::expert_w2, x, rows, {"fp4", n, k, fp4, fp4_scales}, y);
+        print("linear_fp4", arithmetic);
+        linear_bf16(arithmetic, SumOperator::moe_gate, x, rows, {"bf16", n, k, bf16}, y);
+        print("linear_bf16", arithmetic);
+    }
+}
+
 struct CachePage {
     const char* name;
     Quantizer quantizer;
@@ -271,6 +337,8 @@ int main(int argc, char** argv) {
     digest_elementary();
     digest_sum_order();
     digest_sums();
+    digest_tensor_cores();
+    digest_linear_layers();
     digest_top_k();
     digest_pages();
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/same_bits.sh native|aarch64 SCRATCH_FOLDER [PROGRAM]: the arithmetic gives the same bits whatever built and runs
-# it. Compiles tests/numerics_digest.cpp with the numerics, the cache layouts, the quantisers and top-k, and compares
+# it. Compiles tests/numerics_digest.cpp with the numerics, linear layers, cache layouts, quantisers and top-k, and compares
 # what it prints with golden/numerics/digest.txt:
 #   native   g++ and clang++, each without optimisation and with -O3, on every instruction set of this CPU and with 1, 2
 #            and 7 threads; PROGRAM is a numerics_digest that is built already, compared too
@@ -28,7 +28,7 @@ fi
 # No floats are added or rounded in the first: one optimisation level of them does for all.
 plain_sources=(reference/io/user_error.cpp reference/layout/kv_record.cpp reference/layout/kv_page.cpp
     reference/numerics/isa.cpp reference/numerics/sum_order.cpp)
-sources=(reference/quantize.cpp tests/numerics_digest.cpp reference/top_k.cpp)
+sources=(reference/quantize.cpp reference/linear.cpp tests/numerics_digest.cpp reference/top_k.cpp)
 vector_sources=()
 for source in reference/numerics/*.cpp; do
     case $source in
@@ -57,8 +57,8 @@ plan() {
     plan_sources "$folder" "$compile" "${sources[@]}"
     for set in "$@"; do
         for source in "${vector_sources[@]}"; do
-            printf '%s %s -fno-math-errno -fno-trapping-math -DTOUCHSTONE_ISA=%s -c %s -o %s/%s_%s.o\n' "$compile" \
-                "$(flags_of "$set")" "$set" "$source" "$folder" "$(basename "$source" .cpp)" "$set"
+            printf '%s %s -fno-math-errno -fno-trapping-math -DTOUCHSTONE_ISA_NAMESPACE=isa_%s -c %s -o %s/%s_%s.o\n' \
+                "$compile" "$(flags_of "$set")" "$set" "$source" "$folder" "$(basename "$source" .cpp)" "$set"
         done
     done >>"$scratch/commands"
 }

@@ -120,6 +120,15 @@ TOUCHSTONE_HOST_DEVICE constexpr float to_float(E8m0 x) {
     return float_from_bits(x.bits == 255 ? canonical_nan_bits : not_nan);
 }
 
+/// Exact: IEEE half precision (bits above the low 16 ignored); any NaN gives the canonical NaN.
+TOUCHSTONE_HOST_DEVICE constexpr float float_from_fp16_bits(uint32_t bits) {
+    const uint32_t sign = (bits & 0x8000) << 16;
+    const uint32_t exponent = (bits >> 10) & 0x1F, mantissa = bits & 0x3FF;
+    if (exponent == 31) return float_from_bits(mantissa != 0 ? canonical_nan_bits : sign | 0x7F800000u);
+    const uint32_t subnormal = float_bits(static_cast<float>(mantissa) * 0x1p-24f);
+    return float_from_bits(sign | (exponent == 0 ? subnormal : ((exponent + 112) << 23) | (mantissa << 13)));
+}
+
 /// Nearest, ties to even; beyond the largest finite plus half a step to infinity; any NaN to 0x7FFF.
 TOUCHSTONE_HOST_DEVICE constexpr Bf16 bf16_from_float(float x) {
     const uint32_t bits = float_bits(x);

@@ -6,11 +6,8 @@
 #include <immintrin.h>
 #endif
 
+#include "reference/numerics/isa_compiled.h"
 #include "reference/numerics/sums.h"
-
-#define TOUCHSTONE_JOIN(a, b) a##b
-#define TOUCHSTONE_NAMESPACE_OF(isa) TOUCHSTONE_JOIN(isa_, isa)
-#define TOUCHSTONE_ISA_NAMESPACE TOUCHSTONE_NAMESPACE_OF(TOUCHSTONE_ISA)
 
 namespace touchstone::TOUCHSTONE_ISA_NAMESPACE {
 
@@ -18,16 +15,7 @@ namespace {
 
 #define TOUCHSTONE_INLINE inline __attribute__((always_inline))
 
-#if defined(__AVX512F__)
-constexpr Isa compiled_isa = Isa::avx512;
-constexpr int width = 16;
-#elif defined(__AVX2__)
-constexpr Isa compiled_isa = Isa::avx2;
-constexpr int width = 8;
-#else
-constexpr Isa compiled_isa = Isa::scalar;
-constexpr int width = 4;
-#endif
+constexpr int width = vector_width;
 
 using Vector __attribute__((vector_size(width * sizeof(float)))) = float;
 using Bits __attribute__((vector_size(width * sizeof(uint32_t)))) = uint32_t;

@@ -7,6 +7,9 @@
 #include <span>
 #include <string_view>
 
+#include "reference/numerics/isa.h"
+#include "reference/numerics/tensor_core_operand.h"
+
 namespace touchstone {
 
 /// What an operand's bits mean. Stored size in bytes: bf16 2, f16 2, tf32 4 (an fp32 whose low 13 bits are
@@ -14,6 +17,12 @@ namespace touchstone {
 enum class OperandFormat : uint8_t { bf16, f16, tf32, e4m3 };
 
 int64_t operand_bytes(OperandFormat format);
+
+/// The value of a stored element (bits zero-extended), exact in fp32.
+float operand_value(OperandFormat format, uint32_t bits);
+
+/// The exponent of the format's smallest normal number, which its subnormals share.
+int smallest_exponent(OperandFormat format);
 
 /// Where a row of the table comes from.
 enum class Evidence : uint8_t {
@@ -50,6 +59,10 @@ const TensorCoreInstruction& tensor_core_instruction(std::string_view name);
 float tensor_core_step(const TensorCoreInstruction& instruction, const uint32_t* a, const uint32_t* b,
                        float c);
 
+/// The same of decoded operands, products of them; not for emulated_fp8.
+float tensor_core_step(const TensorCoreInstruction& instruction, const TensorCoreOperand* a,
+                       const TensorCoreOperand* b, float c);
+
 /// Rows of operands as they lie in memory: row-major [rows, k], elements of operand_bytes(format).
 struct OperandRows {
     const std::byte* data;
@@ -66,7 +79,7 @@ struct OperandRows {
 /// bits of tensor_core_step, whatever M, N, ISA and thread count. Throws UserError when sizes do not match or
 /// k is not a multiple of the instruction's.
 void tensor_core_gemm(const TensorCoreInstruction& instruction, OperandRows a, OperandRows b,
-                      std::span<const float> c, std::span<float> d);
+                      std::span<const float> c, std::span<float> d, Isa isa = active_isa());
 
 /// The same, one step at a time through tensor_core_step: what the vectorised form is compared with.
 void tensor_core_gemm_by_definition(const TensorCoreInstruction& instruction, OperandRows a, OperandRows b,

@@ -1,0 +1,75 @@
+// The probe: does a chip obey the table of tensor_core_instructions()? Which cases it runs, how a device's
+// answers are compared with the CPU's, and whether they refute every other model. The device is a function,
+// so that tests can put a faulty one in its place.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "golden/tensor_core_alternatives.h"
+#include "golden/tensor_core_case.h"
+
+namespace touchstone {
+
+/// The bits of D for a case's inputs.
+using TensorCoreDevice =
+    std::function<std::vector<uint32_t>(const TensorCoreCase& device_case, const TensorCoreInputs& inputs)>;
+
+/// An output that is not what the CPU says, with all that went into it.
+struct TensorCoreDifference {
+    int64_t tile;
+    int m, n;
+    std::vector<uint32_t> a, b;  ///< operand bits over K
+    uint32_t c, cpu, device;
+};
+
+struct TensorCoreComparison {
+    TensorCoreCase device_case;
+    int64_t steps = 0;  ///< sums of one instruction step that were compared, chains counted per step
+    int64_t outputs = 0, differing = 0;
+    std::optional<TensorCoreDifference> first;
+    CaseHashes hashes;  ///< of the inputs and of the device's outputs
+};
+
+/// Runs the case on the device and on the CPU. Throws std::runtime_error when the device returns another
+/// number of outputs.
+TensorCoreComparison compare_with_device(const TensorCoreCase& device_case, const TensorCoreDevice& device);
+
+/// Several lines: case, tile, row and column, operands in hexadecimal, C, both results, and the command that
+/// runs the case alone.
+std::string describe(const TensorCoreCase& device_case, const TensorCoreDifference& difference);
+
+/// For every instruction and variant at least `steps` steps: random kinds in chains of 1, 3 and (most of
+/// them) 8, directed kinds in chains of 1 and 3. At the default of 10^8, all but the chains of 8 are small
+/// enough for a CPU's default tests.
+std::vector<TensorCoreCase> probe_cases(int64_t steps);
+
+/// How one wrong model fares on a device's outputs.
+struct AlternativeComparison {
+    std::string instruction, alternative;
+    int64_t outputs = 0, differing = 0;
+};
+
+/// The right model among the alternatives.
+inline constexpr const char* table_model_name = "the table's";
+
+/// All of refuted_alternatives() on two random cases of about `outputs` outputs each in single steps, and
+/// first the right model, table_model_name, which must not differ.
+std::vector<AlternativeComparison> compare_alternatives(const MatrixInstruction& instruction, int64_t outputs,
+                                                        const TensorCoreDevice& device);
+
+/// Two instructions, or two variants, given the same inputs.
+struct PairComparison {
+    std::string left, right;  ///< "instruction, variant"
+    bool expected_equal = true;
+    int64_t outputs = 0, differing = 0;
+};
+
+/// wgmma with A from shared memory and mma.sync, each against wgmma with A from registers, over all kinds of
+/// inputs, about `outputs` outputs per pair. fp8 is expected to differ: mma.sync emulates it.
+std::vector<PairComparison> compare_pairs(int64_t outputs, const TensorCoreDevice& device);
+
+}  // namespace touchstone

@@ -1,0 +1,282 @@
+#include "reference/linear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "reference/io/user_error.h"
+#include "reference/numerics/gemm.h"
+#include "reference/quantize.h"
+
+namespace touchstone {
+
+namespace {
+
+constexpr int64_t block = 32;
+
+[[noreturn]] void refuse(std::string what, std::string where, std::string expected, std::string remedy) {
+    throw UserError({std::move(what), std::move(where), std::move(expected), std::move(remedy)});
+}
+
+void require_size(std::string_view tensor, size_t size, int64_t rows, int64_t width) {
+    if (rows >= 0 && width >= 0 && static_cast<int64_t>(size) == rows * width) return;
+    refuse(fmt::format("{} has {} elements", tensor, size), "linear", fmt::format("[{}, {}]", rows, width),
+           "pass tensors whose shapes agree");
+}
+
+void require_multiple(std::string_view tensor, int64_t inputs, int64_t of) {
+    if (inputs % of == 0) return;
+    refuse(fmt::format("{} has {} inputs", tensor, inputs), "linear", fmt::format("a multiple of {}", of),
+           of == block ? "pad the tensors to whole scale blocks" : "use the exact arithmetic, or pad");
+}
+
+void check(std::span<const Bf16> x, int64_t rows, const Fp8Weight& weight, size_t outputs) {
+    require_multiple(weight.name, weight.inputs, block);
+    require_size(weight.name, weight.codes.size(), weight.outputs, weight.inputs);
+    require_size(fmt::format("the scale of {}", weight.name), weight.scales.size(),
+                 (weight.outputs + block - 1) / block, weight.inputs / block);
+    require_size(fmt::format("the input of {}", weight.name), x.size(), rows, weight.inputs);
+    require_size(fmt::format("the output of {}", weight.name), outputs, rows, weight.outputs);
+}
+
+void check(std::span<const Bf16> x, int64_t rows, const Fp4Weight& weight, size_t outputs) {
+    require_multiple(weight.name, weight.inputs, block);
+    require_size(weight.name, weight.codes.size(), weight.outputs, weight.inputs / 2);
+    require_size(fmt::format("the scale of {}", weight.name), weight.scales.size(), weight.outputs,
+                 weight.inputs / block);
+    require_size(fmt::format("the input of {}", weight.name), x.size(), rows, weight.inputs);
+    require_size(fmt::format("the output of {}", weight.name), outputs, rows, weight.outputs);
+}
+
+void check(std::span<const Bf16> x, int64_t rows, const Bf16Weight& weight, size_t outputs) {
+    require_size(weight.name, weight.values.size(), weight.outputs, weight.inputs);
+    require_size(fmt::format("the input of {}", weight.name), x.size(), rows, weight.inputs);
+    require_size(fmt::format("the output of {}", weight.name), outputs, rows, weight.outputs);
+}
+
+/// code * scale, or a refusal when that is not a bf16 number. Zero times any scale but NaN is zero, and NaN
+/// stays NaN.
+float folded(float code, float scale, std::string_view tensor, int64_t row, int64_t column) {
+    const float value = code * scale;
+    const bool exact = (float_bits(value) & 0xFFFF) == 0 && float_bits(value) << 1 != 0xFF000000;
+    if (!exact && code != 0 && !is_nan(value))
+        refuse(fmt::format("{} times its scale {} is not exact in bf16", code, scale),
+               fmt::format("{}[{}, {}]", tensor, row, column),
+               "a nonzero code whose product with its scale bf16 can hold (e4m3: scale bytes 3..246, e2m1: "
+               "0..252)",
+               "use the exact arithmetic");
+    return with_canonical_nan(value);
+}
+
+constexpr auto e4m3_values = [] {
+    std::array<float, 256> values{};
+    for (size_t code = 0; code < 256; ++code) values[code] = to_float(E4m3{static_cast<uint8_t>(code)});
+    return values;
+}();
+
+constexpr auto e2m1_values = [] {
+    std::array<float, 16> values{};
+    for (size_t code = 0; code < 16; ++code) values[code] = to_float(E2m1{static_cast<uint8_t>(code)});
+    return values;
+}();
+
+float code_value(const Fp8Weight& weight, int64_t row, int64_t column) {
+    return e4m3_values[weight.codes[static_cast<size_t>(row * weight.inputs + column)].bits];
+}
+
+float code_value(const Fp4Weight& weight, int64_t row, int64_t column) {
+    const uint8_t byte = weight.codes[static_cast<size_t>((row * weight.inputs + column) / 2)];
+    return e2m1_values[column % 2 == 0 ? byte & 15 : byte >> 4];
+}
+
+float scale_value(const Fp8Weight& weight, int64_t row, int64_t block_index) {
+    return to_float(weight.scales[static_cast<size_t>(row / block * (weight.inputs / block) + block_index)]);
+}
+
+float scale_value(const Fp4Weight& weight, int64_t row, int64_t block_index) {
+    return to_float(weight.scales[static_cast<size_t>(row * (weight.inputs / block) + block_index)]);
+}
+
+/// Codes' values, without scales.
+template <class Weight>
+class CodePanels final : public PanelSource {
+  public:
+    explicit CodePanels(const Weight& weight) : weight_(weight) {}
+    void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
+              float* values) const override {
+        for (int64_t column = 0; column < columns; ++column)
+            for (int64_t k = 0; k < count; ++k)
+                values[k * panel_columns + column] = code_value(weight_, first_row + column, first_k + k);
+    }
+
+  private:
+    const Weight& weight_;
+};
+
+/// Codes' values times scales; every product was found to be exact in bf16 by require_exact_fold.
+template <class Weight>
+class FoldedPanels final : public PanelSource {
+  public:
+    explicit FoldedPanels(const Weight& weight) : weight_(weight) {}
+    void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
+              float* values) const override {
+        for (int64_t column = 0; column < columns; ++column) {
+            const int64_t row = first_row + column;
+            for (int64_t k = 0; k < count; ++k) {
+                const float scale = scale_value(weight_, row, (first_k + k) / block);
+                values[k * panel_columns + column] =
+                    with_canonical_nan(code_value(weight_, row, first_k + k) * scale);
+            }
+        }
+    }
+
+  private:
+    const Weight& weight_;
+};
+
+class Bf16Panels final : public PanelSource {
+  public:
+    explicit Bf16Panels(const Bf16Weight& weight) : weight_(weight) {}
+    void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
+              float* values) const override {
+        for (int64_t column = 0; column < columns; ++column) {
+            const Bf16* row = weight_.values.data() + (first_row + column) * weight_.inputs + first_k;
+            for (int64_t k = 0; k < count; ++k) values[k * panel_columns + column] = to_float(row[k]);
+        }
+    }
+
+  private:
+    const Bf16Weight& weight_;
+};
+
+/// Looks at the elements of those blocks alone whose scale could be a trouble.
+template <class Weight>
+void require_exact_fold(const Weight& weight) {
+    constexpr float smallest_safe = 0x1p-124f, largest_safe = 0x1p119f;  // e4m3; e2m1 reaches further
+    for (int64_t row = 0; row < weight.outputs; ++row) {
+        for (int64_t b = 0; b < weight.inputs / block; ++b) {
+            const float scale = scale_value(weight, row, b);
+            if (scale >= smallest_safe && scale <= largest_safe) continue;
+            for (int64_t k = b * block; k < (b + 1) * block; ++k)
+                folded(code_value(weight, row, k), scale, weight.name, row, k);
+        }
+    }
+}
+
+std::vector<float> folded_input(const QuantizedRows& x, int64_t inputs, std::string_view weight_name) {
+    std::vector<float> values(x.values.size());
+    const std::string tensor = fmt::format("the input of {}, quantised", weight_name);
+    for (size_t i = 0; i < values.size(); ++i)
+        values[i] = folded(x.values[i], x.scales[i / block], tensor, static_cast<int64_t>(i) / inputs,
+                           static_cast<int64_t>(i) % inputs);
+    return values;
+}
+
+void chain(SumOperator op, std::span<const float> x, int64_t rows, const PanelSource& panels, int64_t outputs,
+           int64_t inputs, std::span<float> y) {
+    const SumOrder order = sum_order(op, inputs, outputs);
+    std::vector<KPiece> pieces;
+    for (int i = 0; i < order.pieces; ++i) {
+        const PieceRange range = piece(order, inputs, i);
+        pieces.push_back({range.first, range.last - range.first});
+    }
+    chain_gemm(tensor_core_instruction("hopper.wgmma.bf16"), x, rows, panels, outputs, inputs, pieces, {}, y);
+}
+
+template <class Weight>
+void block_scaled_linear(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
+                         const Weight& weight, std::span<float> y) {
+    check(x, rows, weight, y.size());
+    const QuantizedRows quantized = quantize_linear_input(x, rows, weight.inputs);
+    if (arithmetic == Arithmetic::hopper) {
+        require_exact_fold(weight);
+        chain(op, folded_input(quantized, weight.inputs, weight.name), rows, FoldedPanels<Weight>(weight),
+              weight.outputs, weight.inputs, y);
+        return;
+    }
+    const int64_t blocks = weight.inputs / block;
+    std::vector<float> scales(static_cast<size_t>(weight.outputs * blocks));
+    for (size_t i = 0; i < scales.size(); ++i)
+        scales[i] = scale_value(weight, static_cast<int64_t>(i) / blocks, static_cast<int64_t>(i) % blocks);
+    block_scaled_gemm(arithmetic == Arithmetic::exact ? BlockSum::exact : BlockSum::hopper_fp8_wgmma,
+                      quantized.values, rows, CodePanels<Weight>(weight), weight.outputs, weight.inputs,
+                      {quantized.scales, scales}, y);
+}
+
+/// Calls `linear` with an fp32 output and rounds that to bf16.
+template <class Linear>
+void rounded(std::span<Bf16> y, const Linear& linear) {
+    std::vector<float> accumulators(y.size());
+    linear(std::span<float>(accumulators));
+    std::transform(accumulators.begin(), accumulators.end(), y.begin(), bf16_from_float);
+}
+
+}  // namespace
+
+std::string_view arithmetic_name(Arithmetic arithmetic) {
+    constexpr std::array<std::string_view, 3> names{"exact", "hopper", "released_hopper"};
+    return names.at(static_cast<size_t>(arithmetic));
+}
+
+QuantizedRows quantize_linear_input(std::span<const Bf16> x, int64_t rows, int64_t inputs) {
+    require_multiple("the input", inputs, block);
+    require_size("the input", x.size(), rows, inputs);
+    const BlockRule& rule = quantizer_info(Quantizer::q8).rule;
+    QuantizedRows result{std::vector<float>(x.size()), std::vector<float>(x.size() / block)};
+    const int64_t blocks = static_cast<int64_t>(result.scales.size());
+#pragma omp parallel for schedule(static)
+    for (int64_t b = 0; b < blocks; ++b) {
+        std::byte codes[block], scale[4];
+        quantize_block(rule, x.data() + b * block, codes, scale);
+        result.scales[static_cast<size_t>(b)] = stored_scale(rule.scale, scale);
+        for (int64_t i = 0; i < block; ++i)
+            result.values[static_cast<size_t>(b * block + i)] = e4m3_values[static_cast<uint8_t>(codes[i])];
+    }
+    return result;
+}
+
+void linear_fp8(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
+                const Fp8Weight& weight, std::span<float> y) {
+    block_scaled_linear(arithmetic, op, x, rows, weight, y);
+}
+
+void linear_fp8(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
+                const Fp8Weight& weight, std::span<Bf16> y) {
+    rounded(y, [&](std::span<float> acc) { block_scaled_linear(arithmetic, op, x, rows, weight, acc); });
+}
+
+void linear_fp4(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
+                const Fp4Weight& weight, std::span<float> y) {
+    block_scaled_linear(arithmetic, op, x, rows, weight, y);
+}
+
+void linear_fp4(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
+                const Fp4Weight& weight, std::span<Bf16> y) {
+    rounded(y, [&](std::span<float> acc) { block_scaled_linear(arithmetic, op, x, rows, weight, acc); });
+}
+
+void linear_bf16(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
+                 const Bf16Weight& weight, std::span<float> y) {
+    check(x, rows, weight, y.size());
+    std::vector<float> values(x.size());
+    std::transform(x.begin(), x.end(), values.begin(), [](Bf16 v) { return to_float(v); });
+    const Bf16Panels panels(weight);
+    if (arithmetic == Arithmetic::exact) {
+        const SumOrder order = sum_order(op, weight.inputs, weight.outputs);
+        lanes_gemm(values, rows, panels, weight.outputs, weight.inputs, order.lanes.count, y);
+        return;
+    }
+    require_multiple(weight.name, weight.inputs, 16);
+    chain(op, values, rows, panels, weight.outputs, weight.inputs, y);
+}
+
+void linear_bf16(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
+                 const Bf16Weight& weight, std::span<Bf16> y) {
+    rounded(y, [&](std::span<float> acc) { linear_bf16(arithmetic, op, x, rows, weight, acc); });
+}
+
+}  // namespace touchstone

@@ -1,0 +1,312 @@
+// Inner loops of gemm.h for 16 outputs, compiled once per instruction set (numerics/isa.h). The order of
+// every sum is that of the definitions; vectors run across outputs, so their width changes nothing.
+#include <cstdint>
+
+#include "reference/numerics/gemm.h"
+#include "reference/numerics/host_device.h"
+#include "reference/numerics/isa_compiled.h"
+#include "reference/numerics/small_float.h"
+#include "reference/numerics/tensor_core_operand.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace touchstone::TOUCHSTONE_ISA_NAMESPACE {
+
+namespace {
+
+constexpr int columns = 16;
+constexpr int width = vector_width;
+constexpr int parts = columns / width;
+
+typedef float Floats __attribute__((vector_size(4 * width)));
+typedef int32_t Ints __attribute__((vector_size(4 * width)));
+typedef uint32_t Words __attribute__((vector_size(4 * width)));
+typedef double Doubles __attribute__((vector_size(4 * width)));  // width / 2 lanes
+typedef float HalfFloats __attribute__((vector_size(2 * width)));
+typedef int16_t Shorts __attribute__((vector_size(2 * width)));
+constexpr int short_width = width == 4 ? 8 : columns;  // of the exponents of a panel's row
+constexpr int short_parts = columns / short_width;
+typedef int16_t PanelShorts __attribute__((vector_size(2 * short_width)));
+
+template <class Vector>
+[[gnu::always_inline]] inline Vector load(const void* from) {
+    Vector vector;
+    __builtin_memcpy(&vector, from, sizeof(Vector));
+    return vector;
+}
+
+template <class Vector>
+[[gnu::always_inline]] inline void store(void* to, Vector vector) {
+    __builtin_memcpy(to, &vector, sizeof(Vector));
+}
+
+[[gnu::always_inline]] inline bool any(Ints mask) {
+#if defined(__AVX512F__)
+    const __m512i bits = (__m512i)mask;
+    return _mm512_test_epi32_mask(bits, bits) != 0;
+#elif defined(__AVX2__)
+    const __m256i bits = (__m256i)mask;
+    return !_mm256_testz_si256(bits, bits);
+#else
+    int32_t joined = 0;
+    for (int i = 0; i < width; ++i) joined |= mask[i];
+    return joined != 0;
+#endif
+}
+
+[[gnu::always_inline]] inline Floats fma_floats(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    for (int i = 0; i < width; ++i) c[i] = fma_rn(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+
+/// For products and sums that are exact in double, where one rounding or two are the same.
+[[gnu::always_inline]] inline Doubles multiply_add_exact(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+    return _mm256_fmadd_pd(a, b, c);
+#else
+    return c + a * b;
+#endif
+}
+
+void operand_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
+    for (int64_t i = 0; i < count; ++i)
+        exponents[i] = static_cast<int16_t>(operand_exponent(values[i], smallest));
+}
+
+/// Exponents between which the fast form is exact: the unit 2^(e - F) and every scaled term are normal
+/// fp32 numbers, the result neither subnormal nor infinite, and what a tiny product loses by underflow
+/// lies below the unit.
+constexpr int32_t lowest_fast = -100, highest_fast = 120;
+
+struct PanelExponents {
+    Ints largest[parts];
+    bool fast;
+};
+
+/// The largest exponent of one step's terms, per column.
+template <int products>
+[[gnu::always_inline]] inline PanelExponents largest_exponents(const int16_t* a_exponents,
+                                                               const int16_t* b_exponents,
+                                                               const float* accumulators) {
+    int16_t of_products[columns];
+    for (int part = 0; part < short_parts; ++part) {
+        const int16_t* column = b_exponents + part * short_width;
+        PanelShorts largest = a_exponents[0] + load<PanelShorts>(column);
+        for (int k = 1; k < products; ++k) {
+            const PanelShorts exponent = a_exponents[k] + load<PanelShorts>(column + k * columns);
+            largest = largest > exponent ? largest : exponent;
+        }
+        store(of_products + part * short_width, largest);
+    }
+    PanelExponents result;
+    Ints slow = {};
+    for (int part = 0; part < parts; ++part) {
+        const Ints magnitude = load<Ints>(accumulators + part * width) & 0x7FFFFFFF;
+        const Ints field = magnitude >> 23;
+        const Ints subnormal = magnitude == 0 ? Ints{} + TensorCoreOperand::zero_exponent : Ints{} - 126;
+        const Ints of_accumulator = field == 0 ? subnormal : field - 127;
+        const Ints wide = __builtin_convertvector(load<Shorts>(of_products + part * width), Ints);
+        const Ints largest = wide > of_accumulator ? wide : of_accumulator;
+        slow |= (largest > highest_fast) |
+                ((largest < lowest_fast) & (largest > TensorCoreOperand::all_zero_below));
+        result.largest[part] = largest > lowest_fast ? largest : Ints{} + lowest_fast;
+    }
+    result.fast = !any(slow);
+    return result;
+}
+
+/// int32 to fp32, truncated: clearing, of the bits that will be dropped, those under the leading ones of
+/// `magnitude` shifted down by 24 leaves less than half a unit, and nearest rounds that down.
+[[gnu::always_inline]] inline Floats truncated_floats(Ints total) {
+    const Ints sign = total >> 31;
+    const Ints magnitude = (total ^ sign) - sign;
+    const Ints kept = magnitude & ~(magnitude >> 24);
+    return (Floats)((Ints) __builtin_convertvector(kept, Floats) | (sign & INT32_MIN));
+}
+
+void slow_step(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
+               const int16_t* b_exponents, int first, int count, float* accumulators) {
+    for (int column = first; column < first + count; ++column)
+        accumulators[column] = model.step(model.instruction, a, a_exponents, b + column, b_exponents + column,
+                                          accumulators[column]);
+}
+
+/// One step for 16 columns. Terms are scaled so that the unit is 1 and converted to integers, which
+/// truncates.
+template <int products>
+[[gnu::always_inline]] inline void chain_step(const ChainModel& model, const float* a,
+                                              const int16_t* a_exponents, const float* b,
+                                              const int16_t* b_exponents, float* accumulators) {
+    const PanelExponents exponents = largest_exponents<products>(a_exponents, b_exponents, accumulators);
+    if (!exponents.fast) [[unlikely]] {
+        slow_step(model, a, a_exponents, b, b_exponents, 0, columns, accumulators);
+        return;
+    }
+    for (int part = 0; part < parts; ++part) {
+        const Ints shift = exponents.largest[part] - model.fraction_bits;
+        const Floats to_unit = (Floats)((127 - shift) << 23), from_unit = (Floats)((127 + shift) << 23);
+        Ints sum = {};
+        for (int k = 0; k < products; ++k) {
+            const Floats product = a[k] * load<Floats>(b + k * columns + part * width);
+            sum += __builtin_convertvector(product * to_unit, Ints);
+        }
+        const Floats accumulator = load<Floats>(accumulators + part * width);
+        const Ints carried = __builtin_convertvector(accumulator * to_unit, Ints);
+        // The products alone fit int32 (16 * 4 * 2^25 = 2^31, and no product reaches 4); with C they may
+        // not.
+        const Ints total = (Ints)((Words)sum + (Words)carried);
+        if (any(((sum ^ total) & (carried ^ total)) < 0)) [[unlikely]] {
+            slow_step(model, a, a_exponents, b, b_exponents, part * width, width, accumulators);
+            continue;
+        }
+        const Ints result = (Ints)(truncated_floats(total) * from_unit) & (int32_t)model.output_mask;
+        store(accumulators + part * width, result);
+    }
+}
+
+template <int products>
+void chain_of(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
+              const int16_t* b_exponents, int64_t steps, float* accumulators) {
+    alignas(64) float local[columns];
+    __builtin_memcpy(local, accumulators, sizeof local);
+    for (int64_t step = 0; step < steps; ++step) {
+        const int64_t k = step * products;
+        chain_step<products>(model, a + k, a_exponents + k, b + k * columns, b_exponents + k * columns,
+                             local);
+    }
+    __builtin_memcpy(accumulators, local, sizeof local);
+}
+
+void chain(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
+           const int16_t* b_exponents, int64_t steps, float* accumulators) {
+    switch (model.products) {
+        case 4: return chain_of<4>(model, a, a_exponents, b, b_exponents, steps, accumulators);
+        case 8: return chain_of<8>(model, a, a_exponents, b, b_exponents, steps, accumulators);
+        case 16: return chain_of<16>(model, a, a_exponents, b, b_exponents, steps, accumulators);
+        case 32: return chain_of<32>(model, a, a_exponents, b, b_exponents, steps, accumulators);
+        default: __builtin_trap();
+    }
+}
+
+constexpr int block = 32;
+
+template <int rows>
+[[gnu::always_inline]] inline void block_sums_of(const double* a, int64_t stride, const double* b,
+                                                 float* sums) {
+    constexpr int half = width / 2, vectors = columns / half;
+    // Two accumulators per row and pass on machines of 16 registers.
+    constexpr int group = rows * vectors <= 8 ? vectors : 8 / rows;
+    for (int first = 0; first < vectors; first += group) {
+        Doubles sum[rows][group] = {};
+        for (int k = 0; k < block; ++k) {
+            for (int v = 0; v < group; ++v) {
+                const Doubles column = load<Doubles>(b + k * columns + (first + v) * half);
+                for (int row = 0; row < rows; ++row)
+                    sum[row][v] = multiply_add_exact(Doubles{} + a[row * stride + k], column, sum[row][v]);
+            }
+        }
+        for (int row = 0; row < rows; ++row)
+            for (int v = 0; v < group; ++v)
+                store(sums + row * columns + (first + v) * half,
+                      __builtin_convertvector(sum[row][v], HalfFloats));
+    }
+}
+
+void block_sums(const double* a, int64_t stride, int64_t rows, const double* b, float* sums) {
+    switch (rows) {
+        case 1: return block_sums_of<1>(a, stride, b, sums);
+        case 2: return block_sums_of<2>(a, stride, b, sums);
+        case 3: return block_sums_of<3>(a, stride, b, sums);
+        case 4: return block_sums_of<4>(a, stride, b, sums);
+        default: __builtin_trap();
+    }
+}
+
+void widen(const float* values, int64_t count, double* wide) {
+    for (int64_t i = 0; i < count; ++i) wide[i] = values[i];
+}
+
+void add_scaled(const float* sums, float a_scale, const float* b_scales, float* accumulators) {
+    for (int part = 0; part < parts; ++part) {
+        const Floats scale = a_scale * load<Floats>(b_scales + part * width);
+        const Floats accumulator = load<Floats>(accumulators + part * width);
+        store(accumulators + part * width, fma_floats(load<Floats>(sums + part * width), scale, accumulator));
+    }
+}
+
+void lane_products(const float* a, const float* b, int64_t count, int64_t first, int64_t lanes,
+                   float* accumulators) {
+    for (int64_t k = 0; k < count; ++k) {
+        float* lane = accumulators + ((first + k) & (lanes - 1)) * columns;
+        for (int part = 0; part < parts; ++part) {
+            const Floats left = Floats{} + a[k], right = load<Floats>(b + k * columns + part * width);
+            store(lane + part * width, fma_floats(left, right, load<Floats>(lane + part * width)));
+        }
+    }
+}
+
+void lane_tree(float* accumulators, int64_t lanes, float* sums) {
+    for (; lanes > 1; lanes /= 2)
+        for (int64_t lane = 0; lane < lanes / 2; ++lane)
+            for (int column = 0; column < columns; ++column)
+                accumulators[lane * columns + column] = accumulators[2 * lane * columns + column] +
+                                                        accumulators[(2 * lane + 1) * columns + column];
+    for (int column = 0; column < columns; ++column) sums[column] = with_canonical_nan(accumulators[column]);
+}
+
+/// Sums of one group's products of doubled values for `width` columns; see GemmKernels::fp4_row for the
+/// operands.
+[[gnu::always_inline]] inline Ints group_dots(const int8_t* a, int32_t offset, const uint8_t* b) {
+#if defined(__AVX512F__)
+    __m512i sum = _mm512_set1_epi32(-offset);
+    for (int quad = 0; quad < block / 4; ++quad)
+        sum = _mm512_dpbusd_epi32(sum, load<__m512i>(b + 64 * quad),
+                                  _mm512_set1_epi32(load<int32_t>(a + 4 * quad)));
+    return (Ints)sum;
+#elif defined(__AVX2__)
+    // Pairs of products are at most 2 * 24 * 12, and eight of them at most 4,608: int16 holds them.
+    __m256i pairs = _mm256_setzero_si256();
+    for (int quad = 0; quad < block / 4; ++quad) {
+        const __m256i left = _mm256_set1_epi32(load<int32_t>(a + 4 * quad));
+        pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(load<__m256i>(b + 64 * quad), left));
+    }
+    return (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)) - offset;
+#else
+    Ints sum = Ints{} - offset;
+    for (int column = 0; column < width; ++column)
+        for (int k = 0; k < block; ++k) sum[column] += a[k] * b[k / 4 * 64 + column * 4 + k % 4];
+    return sum;
+#endif
+}
+
+void fp4_row(const int8_t* a, const int32_t* a_sums, const float* a_scales, const uint8_t* b,
+             const float* b_scales, int64_t groups, float* accumulators) {
+    for (int part = 0; part < parts; ++part) {
+        Floats accumulator = {};
+        for (int64_t group = 0; group < groups; ++group) {
+            const Ints dots = group_dots(a + group * block, 12 * a_sums[group],
+                                         b + group * block * columns + part * width * 4);
+            const Floats scale = a_scales[group] * load<Floats>(b_scales + group * columns + part * width);
+            accumulator = fma_floats(__builtin_convertvector(dots, Floats), scale, accumulator);
+        }
+        store(accumulators + part * width, accumulator);
+    }
+}
+
+}  // namespace
+
+extern const GemmKernels gemm_kernels;
+const GemmKernels gemm_kernels{compiled_isa, operand_exponents, chain,     block_sums, widen,
+                               add_scaled,   lane_products,     lane_tree, fp4_row};
+
+}  // namespace touchstone::TOUCHSTONE_ISA_NAMESPACE
