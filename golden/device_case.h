@@ -25,7 +25,7 @@ std::string to_text(const DeviceCase& device_case);
 /// Runs the case on the CPU, in parallel.
 CaseHashes hashes_on_cpu(const DeviceCase& device_case);
 
-/// About how long that takes, in multiply-accumulates of a tensor-core chain.
+/// About how long that takes, in nanoseconds of one core with AVX2.
 int64_t cpu_cost(const DeviceCase& device_case);
 
 }  // namespace touchstone

@@ -168,20 +168,22 @@ std::string describe(const TensorCoreCase& c, const TensorCoreDifference& d) {
 }
 
 std::vector<TensorCoreCase> probe_cases(int64_t steps) {
+    const int64_t small = steps / 1024, directed = steps / 32;
     std::vector<TensorCoreCase> cases;
     for (const MatrixInstruction& shape : matrix_instructions)
         for (const std::string_view variant : variants_of(shape)) {
-            int64_t random_kinds = 0, small = 0;
+            int64_t random_kinds = 0, left = steps;
             for (const TensorCoreInputKind& kind : tensor_core_input_kinds()) {
                 if (!kind.applies(shape)) continue;
                 random_kinds += kind.random;
-                small += steps / 64;
-                add_cases(cases, shape, variant, kind.name, 1, steps / 128);
-                add_cases(cases, shape, variant, kind.name, 3, steps / 128);
+                left -= 2 * small + (kind.random ? 0 : directed);
+                add_cases(cases, shape, variant, kind.name, 1, small);
+                add_cases(cases, shape, variant, kind.name, 3, small);
+                if (!kind.random) add_cases(cases, shape, variant, kind.name, 2, directed);
             }
             for (const TensorCoreInputKind& kind : tensor_core_input_kinds())
                 if (kind.applies(shape) && kind.random)
-                    add_cases(cases, shape, variant, kind.name, 8, (steps - small) / random_kinds + 1);
+                    add_cases(cases, shape, variant, kind.name, 8, left / random_kinds + 1);
         }
     return cases;
 }

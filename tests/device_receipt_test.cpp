@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// In multiply-accumulates: what a default run recomputes of each receipt at most, and of all together.
-constexpr int64_t default_case_cost = 200'000'000, default_total_cost = 10'000'000'000;
+// In nanoseconds of one core: what a default run spends on a receipt at most, and on all together.
+constexpr int64_t default_case_cost = 200'000'000, default_total_cost = 20'000'000'000;
 
 const DeviceReceipt example{.device_case = MatmulCase{2, 3, 64, 32, 1},
                             .hashes = {.input = 0x0123456789abcdef, .output = 1, .outputs = 6},
