@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/same_bits.sh native|aarch64 SCRATCH_FOLDER [PROGRAM]: the arithmetic gives the same bits whatever built and runs
-# it. Compiles tests/numerics_digest.cpp with the numerics, linear layers, cache layouts, quantisers and top-k, and compares
-# what it prints with golden/numerics/digest.txt:
+# it. Compiles tests/numerics_digest.cpp with the numerics, linear layers, quantisers, cache layouts and top-k, and
+# compares what it prints with golden/numerics/digest.txt:
 #   native   g++ and clang++, each without optimisation and with -O3, on every instruction set of this CPU and with 1, 2
 #            and 7 threads; PROGRAM is a numerics_digest that is built already, compared too
 #   aarch64  a cross compiler, run by qemu: another architecture's fused multiply-add, NaN bits and libm
