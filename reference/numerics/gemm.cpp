@@ -72,7 +72,7 @@ float step_of_values(const TensorCoreInstruction* instruction, const float* a, c
     TensorCoreOperand left[block], right[block];
     for (int k = 0; k < instruction->products; ++k) {
         left[k] = operand_from_float(a[k], a_exponents[k]);
-        right[k] = operand_from_float(b[k * panel_columns], b_exponents[k * panel_columns]);
+        right[k] = operand_from_float(b[k * panel_columns], b_exponents[k / 2 * 2 * panel_columns + k % 2]);
     }
     return tensor_core_step(*instruction, left, right, c);
 }
@@ -173,8 +173,7 @@ void chain_gemm(const TensorCoreInstruction& instruction, std::span<const float>
                     const int64_t count = std::min(k_per_tile, end - at);
                     b.pack(first_column, width, at, count, panel.get());
                     if (instruction.emulated_fp8) reorder_emulated(panel.get(), count / block, panel_columns);
-                    kernels.operand_exponents(panel.get(), count * panel_columns, smallest,
-                                              panel_exponents.get());
+                    kernels.panel_exponents(panel.get(), count, smallest, panel_exponents.get());
                     for (int64_t row = 0; row < tile_rows; ++row) {
                         const int64_t start = (first_row + row) * k + at;
                         advance_chain(kernels, model, values.data() + start, exponents.data() + start,
@@ -252,8 +251,7 @@ class BlockSummer {
             return;
         }
         alignas(64) int16_t panel_exponents[block * panel_columns];
-        kernels_.operand_exponents(panel, block * panel_columns, smallest_exponent(OperandFormat::e4m3),
-                                   panel_exponents);
+        kernels_.panel_exponents(panel, block, smallest_exponent(OperandFormat::e4m3), panel_exponents);
         std::fill_n(sums, rows * panel_columns, 0.0f);
         for (int64_t row = 0; row < rows; ++row)
             kernels_.chain(model_, a_ + start + row * k_, exponents_.data() + start + row * k_, panel,
@@ -339,21 +337,21 @@ void pack_fp4_panel(std::span<const uint8_t> codes, int64_t first_row, int64_t r
     }
 }
 
-/// A row's groups of doubled values, their sums, and a quarter of the scale: 0.25 undoes the doubling of both
+/// What Fp4Rows (gemm.h) points to. Scales are a quarter of the operand's: 0.25 undoes the doubling of both
 /// operands, and even of the smallest scale it is exact, so that the scale of a group is rounded once.
-struct Fp4Rows {
+struct UnpackedFp4Rows {
     std::vector<int8_t> values;
-    std::vector<int32_t> sums;
+    std::vector<int32_t> offsets;
     std::vector<float> scales;
 };
 
-Fp4Rows unpacked_fp4_rows(std::span<const uint8_t> codes, std::span<const uint8_t> scales) {
-    Fp4Rows rows;
+UnpackedFp4Rows unpacked_fp4_rows(std::span<const uint8_t> codes, std::span<const uint8_t> scales) {
+    UnpackedFp4Rows rows;
     rows.values.resize(2 * codes.size());
-    rows.sums.resize(scales.size());
+    rows.offsets.resize(scales.size());
     for (size_t i = 0; i < rows.values.size(); ++i) {
         rows.values[i] = doubled_e2m1[i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4];
-        rows.sums[i / block] += rows.values[i];
+        rows.offsets[i / block] += 12 * rows.values[i];
     }
     for (uint8_t scale : scales) rows.scales.push_back(0.25f * to_float(E8m0{scale}));
     return rows;
@@ -368,26 +366,25 @@ void fp4_gemm(std::span<const uint8_t> a, std::span<const uint8_t> a_scales, int
     require_fp4(b, b_scales, columns, k, "b");
     const GemmKernels& kernels = gemm_kernels(isa);
     const int64_t groups = k / block;
-    const Fp4Rows left = unpacked_fp4_rows(a, a_scales);
-    for_each_tile(
-        rows_per_tile, rows, columns,
-        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
-            Aligned<uint8_t> panel(k * panel_columns);
-            Aligned<float> column_scales(groups * panel_columns);
-            pack_fp4_panel(b, first_column, width, k, panel.get());
-            for (int64_t j = 0; j < width; ++j)
-                for (int64_t g = 0; g < groups; ++g)
-                    column_scales.get()[g * panel_columns + j] =
-                        to_float(E8m0{b_scales[static_cast<size_t>((first_column + j) * groups + g)]});
-            for (int64_t row = first_row; row < first_row + tile_rows; ++row) {
-                alignas(64) float sums[panel_columns];
-                kernels.fp4_row(left.values.data() + row * k, left.sums.data() + row * groups,
-                                left.scales.data() + row * groups, panel.get(), column_scales.get(), groups,
-                                sums);
-                for (int64_t j = 0; j < width; ++j)
-                    d[static_cast<size_t>(row * columns + first_column + j)] = with_canonical_nan(sums[j]);
-            }
-        });
+    const UnpackedFp4Rows left = unpacked_fp4_rows(a, a_scales);
+    for_each_tile(rows_per_tile, rows, columns,
+                  [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
+                      Aligned<uint8_t> panel(k * panel_columns);
+                      Aligned<float> column_scales(groups * panel_columns);
+                      pack_fp4_panel(b, first_column, width, k, panel.get());
+                      for (int64_t j = 0; j < width; ++j)
+                          for (int64_t g = 0; g < groups; ++g)
+                              column_scales.get()[g * panel_columns + j] = to_float(
+                                  E8m0{b_scales[static_cast<size_t>((first_column + j) * groups + g)]});
+                      Aligned<float> sums(tile_rows * panel_columns);
+                      const Fp4Rows rows_of_tile{left.values.data() + first_row * k,
+                                                 left.offsets.data() + first_row * groups,
+                                                 left.scales.data() + first_row * groups, tile_rows, groups};
+                      kernels.fp4_rows(rows_of_tile, panel.get(), column_scales.get(), sums.get());
+                      for (int64_t row = 0; row < tile_rows; ++row)
+                          std::copy_n(sums.get() + row * panel_columns, width,
+                                      d.data() + (first_row + row) * columns + first_column);
+                  });
 }
 
 }  // namespace touchstone

@@ -82,10 +82,21 @@ struct ChainModel {
                   const float* b, const int16_t* b_exponents, float c);
 };
 
+/// Rows of fp4 values for GemmKernels::fp4_rows: doubled values [rows][groups][32]; per row and group the sum
+/// of its values times 12, which the offset of the other operand adds to every dot product; and its scale.
+struct Fp4Rows {
+    const int8_t* values;
+    const int32_t* offsets;
+    const float* scales;
+    int64_t rows, groups;
+};
+
 /// The inner loops, one table per instruction set (gemm_vector.cpp). Panels are [k][16].
 struct GemmKernels {
     Isa isa;
     void (*operand_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);
+    /// Of a panel: [k / 2][16][2], the exponents of an even k and the next one side by side; `count` k, even.
+    void (*panel_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);
     /// `steps` steps for 16 outputs; accumulators in and out.
     void (*chain)(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
                   const int16_t* b_exponents, int64_t steps, float* accumulators);
@@ -99,11 +110,9 @@ struct GemmKernels {
     void (*lane_products)(const float* a, const float* b, int64_t count, int64_t first, int64_t lanes,
                           float* accumulators);
     void (*lane_tree)(float* accumulators, int64_t lanes, float* sums);
-    /// fp4_gemm of one row with a panel: `a` [groups][32] doubled values, a_sums their sums per group; b
-    /// [groups][8][16][4] doubled values plus 12, unsigned as the byte dot products of x86 want one operand;
-    /// b_scales [groups][16]. The scale of a group is a_scale * b_scale.
-    void (*fp4_row)(const int8_t* a, const int32_t* a_sums, const float* a_scales, const uint8_t* b,
-                    const float* b_scales, int64_t groups, float* accumulators);
+    /// fp4_gemm of rows with a panel: b [groups][8][16][4] doubled values plus 12, unsigned as the byte dot
+    /// products of x86 want one operand; b_scales [groups][16]; sums [rows][16].
+    void (*fp4_rows)(const Fp4Rows& a, const uint8_t* b, const float* b_scales, float* sums);
 };
 
 const GemmKernels& gemm_kernels(Isa isa);

@@ -25,10 +25,7 @@ typedef int32_t Ints __attribute__((vector_size(4 * width)));
 typedef uint32_t Words __attribute__((vector_size(4 * width)));
 typedef double Doubles __attribute__((vector_size(4 * width)));  // width / 2 lanes
 typedef float HalfFloats __attribute__((vector_size(2 * width)));
-typedef int16_t Shorts __attribute__((vector_size(2 * width)));
-constexpr int short_width = width == 4 ? 8 : columns;  // of the exponents of a panel's row
-constexpr int short_parts = columns / short_width;
-typedef int16_t PanelShorts __attribute__((vector_size(2 * short_width)));
+typedef int16_t Shorts __attribute__((vector_size(4 * width)));  // 2 * width lanes
 
 template <class Vector>
 [[gnu::always_inline]] inline Vector load(const void* from) {
@@ -78,6 +75,16 @@ template <class Vector>
 #endif
 }
 
+void panel_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
+    for (int64_t k = 0; k < count; k += 2)
+        for (int column = 0; column < columns; ++column) {
+            const float* even = values + k * columns + column;
+            int16_t* pair = exponents + k * columns + 2 * column;
+            pair[0] = static_cast<int16_t>(operand_exponent(even[0], smallest));
+            pair[1] = static_cast<int16_t>(operand_exponent(even[columns], smallest));
+        }
+}
+
 void operand_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
     for (int64_t i = 0; i < count; ++i)
         exponents[i] = static_cast<int16_t>(operand_exponent(values[i], smallest));
@@ -98,25 +105,24 @@ template <int products>
 [[gnu::always_inline]] inline PanelExponents largest_exponents(const int16_t* a_exponents,
                                                                const int16_t* b_exponents,
                                                                const float* accumulators) {
-    int16_t of_products[columns];
-    for (int part = 0; part < short_parts; ++part) {
-        const int16_t* column = b_exponents + part * short_width;
-        PanelShorts largest = a_exponents[0] + load<PanelShorts>(column);
-        for (int k = 1; k < products; ++k) {
-            const PanelShorts exponent = a_exponents[k] + load<PanelShorts>(column + k * columns);
-            largest = largest > exponent ? largest : exponent;
-        }
-        store(of_products + part * short_width, largest);
-    }
     PanelExponents result;
     Ints slow = {};
     for (int part = 0; part < parts; ++part) {
+        // Two k at a time, one in each half of a column's 32 bits.
+        const int16_t* pairs = b_exponents + 2 * part * width;
+        Shorts of_pairs = (Shorts)(Ints{} + load<int32_t>(a_exponents)) + load<Shorts>(pairs);
+        for (int k = 2; k < products; k += 2) {
+            const Shorts exponent =
+                (Shorts)(Ints{} + load<int32_t>(a_exponents + k)) + load<Shorts>(pairs + k * columns);
+            of_pairs = of_pairs > exponent ? of_pairs : exponent;
+        }
+        const Ints even = (Ints)((Words)of_pairs << 16) >> 16, odd = (Ints)of_pairs >> 16;
+        const Ints of_products = even > odd ? even : odd;
         const Ints magnitude = load<Ints>(accumulators + part * width) & 0x7FFFFFFF;
         const Ints field = magnitude >> 23;
         const Ints subnormal = magnitude == 0 ? Ints{} + TensorCoreOperand::zero_exponent : Ints{} - 126;
         const Ints of_accumulator = field == 0 ? subnormal : field - 127;
-        const Ints wide = __builtin_convertvector(load<Shorts>(of_products + part * width), Ints);
-        const Ints largest = wide > of_accumulator ? wide : of_accumulator;
+        const Ints largest = of_products > of_accumulator ? of_products : of_accumulator;
         slow |= (largest > highest_fast) |
                 ((largest < lowest_fast) & (largest > TensorCoreOperand::all_zero_below));
         result.largest[part] = largest > lowest_fast ? largest : Ints{} + lowest_fast;
@@ -137,8 +143,8 @@ template <int products>
 void slow_step(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
                const int16_t* b_exponents, int first, int count, float* accumulators) {
     for (int column = first; column < first + count; ++column)
-        accumulators[column] = model.step(model.instruction, a, a_exponents, b + column, b_exponents + column,
-                                          accumulators[column]);
+        accumulators[column] = model.step(model.instruction, a, a_exponents, b + column,
+                                          b_exponents + 2 * column, accumulators[column]);
 }
 
 /// One step for 16 columns. Terms are scaled so that the unit is 1 and converted to integers, which
@@ -264,7 +270,7 @@ void lane_tree(float* accumulators, int64_t lanes, float* sums) {
     for (int column = 0; column < columns; ++column) sums[column] = with_canonical_nan(accumulators[column]);
 }
 
-/// Sums of one group's products of doubled values for `width` columns; see GemmKernels::fp4_row for the
+/// Sums of one group's products of doubled values for `width` columns; see GemmKernels::fp4_rows for the
 /// operands.
 [[gnu::always_inline]] inline Ints group_dots(const int8_t* a, int32_t offset, const uint8_t* b) {
 #if defined(__AVX512F__)
@@ -289,24 +295,31 @@ void lane_tree(float* accumulators, int64_t lanes, float* sums) {
 #endif
 }
 
-void fp4_row(const int8_t* a, const int32_t* a_sums, const float* a_scales, const uint8_t* b,
-             const float* b_scales, int64_t groups, float* accumulators) {
-    for (int part = 0; part < parts; ++part) {
-        Floats accumulator = {};
-        for (int64_t group = 0; group < groups; ++group) {
-            const Ints dots = group_dots(a + group * block, 12 * a_sums[group],
-                                         b + group * block * columns + part * width * 4);
-            const Floats scale = a_scales[group] * load<Floats>(b_scales + group * columns + part * width);
-            accumulator = fma_floats(__builtin_convertvector(dots, Floats), scale, accumulator);
+void fp4_rows(const Fp4Rows& a, const uint8_t* b, const float* b_scales, float* sums) {
+    for (int64_t row = 0; row < a.rows; ++row) {
+        const int8_t* values = a.values + row * a.groups * block;
+        const int32_t* offsets = a.offsets + row * a.groups;
+        const float* scales = a.scales + row * a.groups;
+        for (int part = 0; part < parts; ++part) {
+            Floats accumulator = {};
+            for (int64_t group = 0; group < a.groups; ++group) {
+                const Ints dots = group_dots(values + group * block, offsets[group],
+                                             b + group * block * columns + part * width * 4);
+                const Floats scale = scales[group] * load<Floats>(b_scales + group * columns + part * width);
+                accumulator = fma_floats(__builtin_convertvector(dots, Floats), scale, accumulator);
+            }
+            const Ints magnitude = (Ints)accumulator & 0x7FFFFFFF;
+            const Ints canonical =
+                magnitude > 0x7F800000 ? Ints{} + (int32_t)canonical_nan_bits : (Ints)accumulator;
+            store(sums + row * columns + part * width, canonical);
         }
-        store(accumulators + part * width, accumulator);
     }
 }
 
 }  // namespace
 
 extern const GemmKernels gemm_kernels;
-const GemmKernels gemm_kernels{compiled_isa, operand_exponents, chain,     block_sums, widen,
-                               add_scaled,   lane_products,     lane_tree, fp4_row};
+const GemmKernels gemm_kernels{compiled_isa, operand_exponents, panel_exponents, chain,     block_sums,
+                               widen,        add_scaled,        lane_products,   lane_tree, fp4_rows};
 
 }  // namespace touchstone::TOUCHSTONE_ISA_NAMESPACE
