@@ -2,6 +2,7 @@
 #include "cli/gpu.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -10,7 +11,9 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/table.h"
+#include "cuda/numerics/sums.h"
 #include "cuda/numerics/unary.h"
+#include "golden/sums_case.h"
 #include "golden/unary_case.h"
 #include "reference/io/user_error.h"
 
@@ -57,18 +60,74 @@ UnaryComparison compare(const UnaryCase& c) {
     return result;
 }
 
-/// The case that `name` means: a case's text, or the name in it.
-std::vector<UnaryCase> cases_of(const std::string& name) {
-    if (name.empty()) return unary_cases();
-    std::vector<std::string> names;
+/// A row whose result differs.
+struct SumDifference {
+    int64_t row;
+    uint32_t cpu, device;
+};
+
+struct SumsComparison {
+    SumsCase device_case;
+    CaseHashes hashes;
+    int64_t differing = 0;
+    std::optional<SumDifference> first;
+};
+
+std::vector<uint32_t> run_on_device(const SumsCase& c, const SumsInputs& inputs) {
+    const cuda::DeviceBuffer<float> x{std::span(inputs.x_f32)}, y{std::span(inputs.y_f32)};
+    const cuda::DeviceBuffer<Bf16> x_bf16{std::span(inputs.x_bf16)}, y_bf16{std::span(inputs.y_bf16)};
+    const cuda::DeviceBuffer<uint32_t> out(static_cast<size_t>(c.rows));
+    auto* results = reinterpret_cast<float*>(out.data());
+    const RowSum what = row_sum_of(c);
+    const Lanes lanes = lanes_of(c);
+    const bool dot = what == RowSum::dot;
+    if (c.operands == "f32")
+        cuda::sum_rows(what, lanes, x.data(), dot ? y.data() : nullptr, c.rows, c.k, results, nullptr);
+    else if (c.operands == "bf16")
+        cuda::sum_rows(what, lanes, x_bf16.data(), dot ? y_bf16.data() : nullptr, c.rows, c.k, results,
+                       nullptr);
+    else
+        cuda::dot_rows(lanes, x_bf16.data(), y.data(), c.rows, c.k, results, nullptr);
+    cuda::check_kernel("sum_rows");
+    return out.to_host();
+}
+
+SumsComparison compare(const SumsCase& c) {
+    const SumsInputs inputs = inputs_of(c);
+    const std::vector<uint32_t> device = run_on_device(c, inputs), cpu = outputs_on_cpu(c, inputs);
+    SumsComparison result{c, {input_hash(inputs), hash_of(std::span(device)), c.rows}, 0, std::nullopt};
+    for (size_t row = 0; row < cpu.size(); ++row) {
+        if (device[row] == cpu[row]) continue;
+        if (result.differing++ == 0) result.first = {static_cast<int64_t>(row), cpu[row], device[row]};
+    }
+    return result;
+}
+
+/// What `name` asks for: everything; "sums"; a function's name; a case.
+struct Selection {
+    std::vector<UnaryCase> functions;
+    std::vector<SumsCase> sums;
+};
+
+Selection selection_of(const std::string& name) {
+    if (name.empty()) return {unary_cases(), sums_cases()};
+    if (name == "sums") return {{}, sums_cases()};
+    if (name.find('(') != std::string::npos) {
+        const DeviceCase parsed = parse_device_case(name, "touchstone gpu check NAME");
+        if (const auto* c = std::get_if<UnaryCase>(&parsed)) return {{*c}, {}};
+        if (const auto* c = std::get_if<SumsCase>(&parsed)) return {{}, {*c}};
+        throw UserError({fmt::format("\"{}\" is not a case of this command", name),
+                         "touchstone gpu check NAME", "conversion(...), elementary(...) or sums(...)",
+                         "touchstone gpu probe --case runs tensor_core(...)"});
+    }
+    std::vector<std::string> names{"sums"};
     for (const UnaryCase& c : unary_cases()) {
-        if (c.name == name || to_text(c) == name) return {c};
+        if (c.name == name) return {{c}, {}};
         names.push_back(c.name);
     }
-    std::string expected;
-    for (const std::string& known : names) expected += (expected.empty() ? "" : ", ") + known;
     const std::string near = did_you_mean(name, names);
-    throw UserError({fmt::format("unknown function \"{}\"", name), "touchstone gpu check NAME", expected,
+    throw UserError({fmt::format("unknown function \"{}\"", name), "touchstone gpu check NAME",
+                     fmt::format("{}", fmt::join(names, ", ")),
                      near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)});
 }
 
@@ -93,6 +152,65 @@ json to_json(const UnaryComparison& result) {
         object["first_difference"] = {{"input", fmt::format("{:08x}", result.first->input)},
                                       {"cpu", fmt::format("{:08x}", result.first->cpu)},
                                       {"gpu", fmt::format("{:08x}", result.first->device)}};
+    return object;
+}
+
+std::string describe(const SumsComparison& result) {
+    const std::string text = to_text(result.device_case);
+    return fmt::format("case {} row={}\n  CPU {:08x}\n  GPU {:08x}\n  reproduce: touchstone gpu check '{}'\n",
+                       text, result.first->row, result.first->cpu, result.first->device, text);
+}
+
+json to_json(const SumsComparison& result) {
+    json object = {{"case", to_text(result.device_case)},
+                   {"rows", result.hashes.outputs},
+                   {"output_hash", fmt::format("{:016x}", result.hashes.output)},
+                   {"differing", result.differing}};
+    if (result.first)
+        object["first_difference"] = {{"row", result.first->row},
+                                      {"cpu", fmt::format("{:08x}", result.first->cpu)},
+                                      {"gpu", fmt::format("{:08x}", result.first->device)}};
+    return object;
+}
+
+struct Report {
+    std::vector<UnaryComparison> functions;
+    std::vector<SumsComparison> sums;
+
+    bool agree() const {
+        return std::ranges::all_of(functions, [](const auto& f) { return f.differing_parts == 0; }) &&
+               std::ranges::all_of(sums, [](const auto& s) { return s.differing == 0; });
+    }
+};
+
+std::string text_of(const Report& report) {
+    std::string text = "GPU against CPU\n" + provenance_text(), differences;
+    Table functions({"kind", "function", "inputs", "differing parts of 4,096"});
+    for (const UnaryComparison& f : report.functions) {
+        functions.add_row({f.device_case.kind, f.device_case.name, f.hashes.outputs, f.differing_parts});
+        if (f.differing_parts > 0) differences += describe(f);
+    }
+    Table sums({"sum", "operands", "lanes", "K", "inputs", "rows", "differing"});
+    for (const SumsComparison& s : report.sums) {
+        const SumsCase& c = s.device_case;
+        sums.add_row({c.what, c.operands, fmt::format("{} {}", c.lanes, c.arrangement), c.k, c.inputs, c.rows,
+                      s.differing});
+        if (s.differing > 0) differences += describe(s);
+    }
+    if (!report.functions.empty()) text += "\n" + functions.text();
+    if (!report.sums.empty()) text += "\n" + sums.text();
+    return text + differences + (report.agree() ? "\nAll bits agree.\n" : "\nNot all bits agree.\n");
+}
+
+json json_of(const Report& report) {
+    json object = {{"schema", "touchstone.gpu_check/1"},
+                   {"provenance", provenance_json()},
+                   {"functions", json::array()},
+                   {"sums", json::array()},
+                   {"agree", report.agree()},
+                   {"assumptions", json::array()}};
+    for (const UnaryComparison& f : report.functions) object["functions"].push_back(to_json(f));
+    for (const SumsComparison& s : report.sums) object["sums"].push_back(to_json(s));
     return object;
 }
 
@@ -146,35 +264,21 @@ json provenance_json() {
 }
 
 int run_gpu_check(const GpuCheckOptions& options) {
-    const std::vector<UnaryCase> cases = cases_of(options.name);
+    const Selection selection = selection_of(options.name);
     if (!have_gpu()) return exit_nothing_compared;
-    Table table({"kind", "function", "inputs", "differing parts of 4,096"});
-    json rows = json::array();
-    std::string differences;
+    Report report;
     std::vector<DeviceReceipt> receipts;
-    bool agree = true;
-    for (const UnaryCase& c : cases) {
-        const UnaryComparison result = compare(c);
-        table.add_row({c.kind, c.name, result.hashes.outputs, result.differing_parts});
-        rows.push_back(to_json(result));
-        receipts.push_back(receipt_of(c, result.hashes));
-        if (result.differing_parts == 0) continue;
-        agree = false;
-        differences += describe(result);
+    for (const UnaryCase& c : selection.functions) {
+        report.functions.push_back(compare(c));
+        receipts.push_back(receipt_of(c, report.functions.back().hashes));
+    }
+    for (const SumsCase& c : selection.sums) {
+        report.sums.push_back(compare(c));
+        receipts.push_back(receipt_of(c, report.sums.back().hashes));
     }
     save_receipts(options.receipts, receipts);
-    if (options.json) {
-        json object = {{"schema", "touchstone.gpu_check/1"},
-                       {"provenance", provenance_json()},
-                       {"functions", rows},
-                       {"agree", agree},
-                       {"assumptions", json::array()}};
-        write_result(to_text(object));
-    } else {
-        write_result("GPU against CPU over all 2^32 inputs\n" + provenance_text() + "\n" + table.text() +
-                     differences);
-    }
-    return agree ? exit_agree : exit_differ;
+    write_result(options.json ? to_text(json_of(report)) : text_of(report));
+    return report.agree() ? exit_agree : exit_differ;
 }
 
 }  // namespace touchstone::cli

@@ -132,14 +132,15 @@ void add_gpu_probe(CLI::App& gpu, int& exit_code) {
 void add_gpu_check(CLI::App& gpu, int& exit_code) {
     auto options = std::make_shared<GpuCheckOptions>();
     CLI::App* command = gpu.add_subcommand(
-        "check", "Elementary functions and conversions, GPU against CPU over all 2^32 inputs");
-    command->add_option("name", options->name, "One function or conversion, e.g. exp2 (default: all)");
+        "check", "Elementary functions and conversions over all 2^32 inputs, and sums, GPU against CPU");
+    command->add_option("name", options->name,
+                        "A function or conversion, \"sums\", or a case (default: all)");
     command->add_option("--receipts", options->receipts, "Replace this file by the device's receipts");
     command->add_flag("--json", options->json, "One JSON object (schema touchstone.gpu_check/1)");
     command->footer(
         "Examples:\n"
         "  touchstone gpu check exp2\n"
-        "  touchstone gpu check --receipts golden/device/functions.txt");
+        "  touchstone gpu check --receipts golden/device/check.txt");
     command->callback([options, &exit_code] { exit_code = run_gpu_check(*options); });
 }
 

@@ -16,6 +16,7 @@ constexpr CaseKind case_kinds[] = {
     {"tensor_core", [](CaseText& text) -> DeviceCase { return parse_tensor_core_case(text); }},
     {"conversion", [](CaseText& text) -> DeviceCase { return parse_unary_case(text); }},
     {"elementary", [](CaseText& text) -> DeviceCase { return parse_unary_case(text); }},
+    {"sums", [](CaseText& text) -> DeviceCase { return parse_sums_case(text); }},
     {"matmul", [](CaseText& text) -> DeviceCase { return parse_matmul_case(text); }},
 };
 

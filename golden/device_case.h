@@ -8,12 +8,13 @@
 #include <variant>
 
 #include "golden/matmul_case.h"
+#include "golden/sums_case.h"
 #include "golden/tensor_core_case.h"
 #include "golden/unary_case.h"
 
 namespace touchstone {
 
-using DeviceCase = std::variant<TensorCoreCase, UnaryCase, MatmulCase>;
+using DeviceCase = std::variant<TensorCoreCase, UnaryCase, SumsCase, MatmulCase>;
 
 /// Throws UserError naming `where` for a case that no device could have run.
 DeviceCase parse_device_case(std::string_view text, const std::string& where);
@@ -24,7 +25,7 @@ std::string to_text(const DeviceCase& device_case);
 /// Runs the case on the CPU, in parallel.
 CaseHashes hashes_on_cpu(const DeviceCase& device_case);
 
-/// About how long that takes, in multiply-accumulates of a tensor-core chain.
+/// About how long that takes, in nanoseconds of one core with AVX2.
 int64_t cpu_cost(const DeviceCase& device_case);
 
 }  // namespace touchstone

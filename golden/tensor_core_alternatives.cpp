@@ -73,26 +73,30 @@ int64_t on_grid(const Term& term, int largest, int fraction_bits, TermCut cut) {
     return term.negative ? -kept : kept;
 }
 
-/// sum * 2^exponent as an fp32 of at most `fraction_bits` fraction bits; too large is infinite.
-float to_output(int64_t sum, int exponent, int fraction_bits, bool nearest_even) {
-    if (sum == 0) return 0;
+/// sum * 2^exponent rounded to fp32 as the model says.
+float to_output(const FusedSumModel& model, int64_t sum, int exponent) {
     const bool negative = sum < 0;
+    const auto with_sign = [&](uint32_t bits) {
+        return float_from_bits(negative ? bits | 0x80000000 : bits);
+    };
     auto magnitude = static_cast<uint64_t>(negative ? -sum : sum);
+    if (magnitude == 0) return 0;
     const int leading = static_cast<int>(std::bit_width(magnitude)) - 1 + exponent;
-    const int unit = std::max(leading, -126) - fraction_bits;  // exponent of the last bit kept
+    const int unit = std::max(leading, -126) - model.output_fraction_bits;  // exponent of the last bit kept
     if (const int drop = unit - exponent; drop > 0) {
         const uint64_t lost = drop > 63 ? magnitude : magnitude & ((uint64_t{1} << drop) - 1);
         magnitude = drop > 63 ? 0 : magnitude >> drop;
         const uint64_t half = drop > 63 ? ~uint64_t{0} : uint64_t{1} << (drop - 1);
-        if (nearest_even && (lost > half || (lost == half && magnitude % 2 != 0))) ++magnitude;
+        if (model.output_nearest_even && (lost > half || (lost == half && magnitude % 2 != 0))) ++magnitude;
         exponent = unit;
     }
-    // At most 24 bits are left, so every step down to fp32 is exact but the overflow.
+    if (magnitude == 0) return model.underflow_keeps_sign ? with_sign(0) : 0;
+    // At most 25 bits are left, so that double and fp32 hold them exactly but for overflow.
     const double value = static_cast<double>(magnitude) *
                          double_from_bits(uint64_t(1023 + exponent / 2) << 52) *
                          double_from_bits(uint64_t(1023 + exponent - exponent / 2) << 52);
-    if (value >= 0x1p128) return float_from_bits(negative ? 0xFF800000 : 0x7F800000);
-    return static_cast<float>(negative ? -value : value);
+    if (value >= 0x1p128) return with_sign(model.overflow_saturates ? 0x7F7FFFFF : 0x7F800000);
+    return with_sign(float_bits(static_cast<float>(value)));
 }
 
 /// The result when a term is not finite; terms that are do not matter.
@@ -115,8 +119,7 @@ float one_sum(const FusedSumModel& model, const std::vector<Term>& terms) {
     int64_t sum = 0;
     for (const Term& term : terms)
         if (term.significand != 0) sum += on_grid(term, largest, model.fraction_bits, model.cut);
-    return to_output(sum, largest - model.fraction_bits, model.output_fraction_bits,
-                     model.output_nearest_even);
+    return to_output(model, sum, largest - model.fraction_bits);
 }
 
 /// e4m3 to f16, exact; NaN to NaN.
@@ -167,18 +170,26 @@ float emulated_e4m3_sum(const uint32_t* a, const uint32_t* b, float c) {
 std::vector<Alternative> refuted_alternatives(const TensorCoreInstruction& instruction) {
     const FusedSumModel right = fused_sum_model(instruction);
     std::vector<Alternative> alternatives;
-    const auto add = [&](std::string name, auto change) {
-        alternatives.push_back({std::move(name), right});
+    const auto add = [&](std::string name, std::vector<std::string> inputs, auto change) {
+        alternatives.push_back({std::move(name), right, std::move(inputs)});
         change(alternatives.back().model);
     };
-    add(fmt::format("F={}", right.fraction_bits - 1), [](FusedSumModel& m) { --m.fraction_bits; });
-    add(fmt::format("F={}", right.fraction_bits + 1), [](FusedSumModel& m) { ++m.fraction_bits; });
-    add(fmt::format("chained sums of {}", right.products / 2), [](FusedSumModel& m) { m.products /= 2; });
-    add("terms cut by floor", [](FusedSumModel& m) { m.cut = TermCut::floor; });
-    add("terms cut to nearest", [](FusedSumModel& m) { m.cut = TermCut::nearest_even; });
-    add("C after the sum", [](FusedSumModel& m) { m.accumulator_in_sum = false; });
-    add("output to nearest", [](FusedSumModel& m) { m.output_nearest_even = true; });
-    add("normalised products", [](FusedSumModel& m) { m.products_normalised = true; });
+    const std::vector<std::string> random{"medium", "wide"}, tiny{"tiny_products"}, large{"overflow"};
+    add(fmt::format("F={}", right.fraction_bits - 1), random, [](FusedSumModel& m) { --m.fraction_bits; });
+    add(fmt::format("F={}", right.fraction_bits + 1), random, [](FusedSumModel& m) { ++m.fraction_bits; });
+    add(fmt::format("chained sums of {}", right.products / 2), random,
+        [](FusedSumModel& m) { m.products /= 2; });
+    add("terms cut by floor", random, [](FusedSumModel& m) { m.cut = TermCut::floor; });
+    add("terms cut to nearest", random, [](FusedSumModel& m) { m.cut = TermCut::nearest_even; });
+    add("C after the sum", random, [](FusedSumModel& m) { m.accumulator_in_sum = false; });
+    add("output to nearest", random, [](FusedSumModel& m) { m.output_nearest_even = true; });
+    add("normalised products", random, [](FusedSumModel& m) { m.products_normalised = true; });
+    if (formats[static_cast<size_t>(right.format)].exponent_bits < 8) return alternatives;
+    for (const int exponent : {right.zero_exponent + 1, right.zero_exponent - 1, -200})
+        add(fmt::format("zero terms at 2^{}", exponent), tiny,
+            [&](FusedSumModel& m) { m.zero_exponent = exponent; });
+    add("underflow keeps its sign", tiny, [](FusedSumModel& m) { m.underflow_keeps_sign = true; });
+    add("overflow saturates", large, [](FusedSumModel& m) { m.overflow_saturates = true; });
     return alternatives;
 }
 

@@ -23,9 +23,11 @@ struct FusedSumModel {
     int output_fraction_bits = 23;  ///< kept in the result
     int zero_exponent = -133;       ///< with which a zero term enters the largest exponent
     TermCut cut = TermCut::toward_zero;
-    bool accumulator_in_sum = true;    ///< else C is added to the rounded sum by an fp32 addition
-    bool output_nearest_even = false;  ///< else toward zero
-    bool products_normalised = false;  ///< a product in [2, 4) counts with the next exponent
+    bool accumulator_in_sum = true;     ///< else C is added to the rounded sum by an fp32 addition
+    bool output_nearest_even = false;   ///< else toward zero
+    bool products_normalised = false;   ///< a product in [2, 4) counts with the next exponent
+    bool overflow_saturates = false;    ///< at the largest finite, else infinite
+    bool underflow_keeps_sign = false;  ///< of a negative sum below the smallest subnormal, else +0
 };
 
 /// The model of a row of the table (not of an emulated one).
@@ -38,15 +40,16 @@ float fused_sum(const FusedSumModel& model, const uint32_t* a, const uint32_t* b
 /// summed from +0, then the others onto that, then c added in fp32.
 float emulated_e4m3_sum(const uint32_t* a, const uint32_t* b, float c);
 
-/// A model with one wrong choice.
+/// A model with one wrong choice, and the kinds of inputs (golden/tensor_core_inputs.h) under which it shows.
 struct Alternative {
     std::string name;
     FusedSumModel model;
+    std::vector<std::string> inputs;
 };
 
-/// What the measured sums refute: one fraction bit less and more, two chained sums of half the products,
-/// floor and nearest instead of toward zero, C after the sum, nearest even at the output, normalised
-/// products.
+/// Random inputs refute: one fraction bit less and more, two chained sums of half the products, floor and
+/// nearest instead of toward zero, C after the sum, nearest even at the output, normalised products. Directed
+/// ones, for operands of fp32's range: other exponents of zero terms, saturation, -0 for underflow.
 std::vector<Alternative> refuted_alternatives(const TensorCoreInstruction& instruction);
 
 }  // namespace touchstone

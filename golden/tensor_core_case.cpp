@@ -109,7 +109,9 @@ CaseHashes hashes_on_cpu(const TensorCoreCase& c) {
 
 int64_t cpu_cost(const TensorCoreCase& c) {
     const MatrixInstruction& shape = instruction_of(c);
-    return c.tiles * c.steps * shape.m * shape.n * shape.k;
+    constexpr int64_t nanoseconds_per_product =
+        10;  // small tiles, and directed inputs that are summed slowly
+    return c.tiles * c.steps * shape.m * shape.n * shape.k * nanoseconds_per_product;
 }
 
 const MatrixInstruction& instruction_of(const TensorCoreCase& device_case) {

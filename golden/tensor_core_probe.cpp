@@ -86,6 +86,20 @@ int64_t count_differing(const std::vector<uint32_t>& left, const std::vector<uin
     return differing;
 }
 
+/// Outputs of a case of single steps that the model does not give.
+int64_t count_differing(const FusedSumModel& model, const TensorCoreCase& c, const TensorCoreInputs& inputs,
+                        const std::vector<uint32_t>& answers) {
+    const int k = instruction_of(c).k;
+    int64_t differing = 0;
+#pragma omp parallel for reduction(+ : differing) schedule(static)
+    for (int64_t i = 0; i < std::ssize(answers); ++i) {
+        const TensorCoreDifference at = difference_at(c, inputs, i, 0, 0);
+        const float sum = fused_sum(model, at.a.data(), at.b.data(), k, float_from_bits(at.c));
+        differing += float_bits(sum) != answers[static_cast<size_t>(i)];
+    }
+    return differing;
+}
+
 std::string pair_name(const MatrixInstruction& shape, const char* variant) {
     return fmt::format("{}, {}", shape.name, variant);
 }
@@ -154,20 +168,22 @@ std::string describe(const TensorCoreCase& c, const TensorCoreDifference& d) {
 }
 
 std::vector<TensorCoreCase> probe_cases(int64_t steps) {
+    const int64_t small = steps / 1024, directed = steps / 32;
     std::vector<TensorCoreCase> cases;
     for (const MatrixInstruction& shape : matrix_instructions)
         for (const std::string_view variant : variants_of(shape)) {
-            int64_t random_kinds = 0, small = 0;
+            int64_t random_kinds = 0, left = steps;
             for (const TensorCoreInputKind& kind : tensor_core_input_kinds()) {
                 if (!kind.applies(shape)) continue;
                 random_kinds += kind.random;
-                small += steps / 64;
-                add_cases(cases, shape, variant, kind.name, 1, steps / 128);
-                add_cases(cases, shape, variant, kind.name, 3, steps / 128);
+                left -= 2 * small + (kind.random ? 0 : directed);
+                add_cases(cases, shape, variant, kind.name, 1, small);
+                add_cases(cases, shape, variant, kind.name, 3, small);
+                if (!kind.random) add_cases(cases, shape, variant, kind.name, 2, directed);
             }
             for (const TensorCoreInputKind& kind : tensor_core_input_kinds())
                 if (kind.applies(shape) && kind.random)
-                    add_cases(cases, shape, variant, kind.name, 8, (steps - small) / random_kinds + 1);
+                    add_cases(cases, shape, variant, kind.name, 8, left / random_kinds + 1);
         }
     return cases;
 }
@@ -176,26 +192,23 @@ std::vector<AlternativeComparison> compare_alternatives(const MatrixInstruction&
                                                         const TensorCoreDevice& device) {
     const TensorCoreInstruction& model = tensor_core_instruction(shape.name);
     std::vector<Alternative> models = refuted_alternatives(model);
-    models.insert(models.begin(), {table_model_name, fused_sum_model(model)});
+    std::vector<std::string> kinds;
+    for (const Alternative& alternative : models)
+        for (const std::string& kind : alternative.inputs)
+            if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
+    models.insert(models.begin(), {table_model_name, fused_sum_model(model), kinds});
     std::vector<AlternativeComparison> results;
     for (const Alternative& alternative : models)
         results.push_back({std::string(shape.name), alternative.name, 0, 0});
-    const int64_t tiles = std::max<int64_t>(4, outputs / (shape.m * shape.n));  // four kinds of C
-    for (const char* kind : {"medium", "wide"}) {
+    const int64_t tiles = std::max<int64_t>(16, outputs / (shape.m * shape.n));  // all variants of a kind
+    for (const std::string& kind : kinds) {
         const TensorCoreCase c{std::string(shape.name), "registers", kind, 1, tiles, 200};
         const TensorCoreInputs inputs = inputs_of(c);
         const std::vector<uint32_t> answers = run(device, c, inputs);
         for (size_t which = 0; which < models.size(); ++which) {
-            int64_t differing = 0;
-#pragma omp parallel for reduction(+ : differing) schedule(static)
-            for (int64_t i = 0; i < std::ssize(answers); ++i) {
-                const TensorCoreDifference at = difference_at(c, inputs, i, 0, 0);
-                const float sum =
-                    fused_sum(models[which].model, at.a.data(), at.b.data(), shape.k, float_from_bits(at.c));
-                differing += float_bits(sum) != answers[static_cast<size_t>(i)];
-            }
+            if (std::ranges::find(models[which].inputs, kind) == models[which].inputs.end()) continue;
             results[which].outputs += std::ssize(answers);
-            results[which].differing += differing;
+            results[which].differing += count_differing(models[which].model, c, inputs, answers);
         }
     }
     return results;

@@ -42,9 +42,9 @@ TensorCoreComparison compare_with_device(const TensorCoreCase& device_case, cons
 /// runs the case alone.
 std::string describe(const TensorCoreCase& device_case, const TensorCoreDifference& difference);
 
-/// For every instruction and variant at least `steps` steps: random kinds in chains of 1, 3 and (most of
-/// them) 8, directed kinds in chains of 1 and 3. At the default of 10^8, all but the chains of 8 are small
-/// enough for a CPU's default tests.
+/// For every instruction and variant at least `steps` steps. Every kind in chains of 1 and 3, small enough at
+/// the default of 10^8 for a CPU's default tests; then directed kinds in chains of 2, and random kinds, most
+/// of all steps, in chains of 8.
 std::vector<TensorCoreCase> probe_cases(int64_t steps);
 
 /// How one wrong model fares on a device's outputs.
@@ -56,8 +56,8 @@ struct AlternativeComparison {
 /// The right model among the alternatives.
 inline constexpr const char* table_model_name = "the table's";
 
-/// All of refuted_alternatives() on two random cases of about `outputs` outputs each in single steps, and
-/// first the right model, table_model_name, which must not differ.
+/// First the right model, table_model_name, which must not differ, over all kinds of inputs that the others
+/// need; then refuted_alternatives(), each over its own. Single steps, about `outputs` outputs of each kind.
 std::vector<AlternativeComparison> compare_alternatives(const MatrixInstruction& instruction, int64_t outputs,
                                                         const TensorCoreDevice& device);
 

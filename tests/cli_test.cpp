@@ -303,6 +303,20 @@ TEST_CASE("bad input: options") {
     CHECK(run_json("kv --model qwen3.5-397b --context 1K")["total_bytes"].is_null());
 }
 
+TEST_CASE("gpu: without a device, exit 3, nothing on stdout, no file, and why on stderr") {
+    setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
+    const fs::path receipts = scratch() / "receipts.txt";
+    for (const char* command : {"probe", "check", "cublas"}) {
+        CAPTURE(command);
+        const Result result = touchstone("gpu " + std::string(command) + " --receipts " + receipts.string());
+        CHECK(result.exit_code == 3);
+        CHECK(result.out.empty());
+        CHECK(result.err.starts_with("touchstone: nothing compared: "));
+        CHECK_FALSE(fs::exists(receipts));
+    }
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
 TEST_CASE("help and version go to stdout with exit 0") {
     for (const char* arguments : {"--help", "kv --help", "layers --help", "replay --help", "--version"}) {
         CAPTURE(arguments);
