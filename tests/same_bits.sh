@@ -125,13 +125,14 @@ limits_of() {
 }
 
 native() {
-    local compiler level compilers=() threads
+    local compiler level compilers=() sets=(scalar) threads
+    if [ "$(uname -m)" = x86_64 ]; then sets+=(avx2 avx512); fi
     for compiler in g++ clang++; do
         if usable "$compiler"; then
             compilers+=("$compiler")
             plan_plain "$compiler" -O0
             for level in -O3 -O0; do
-                plan "$compiler$level" "$compiler" "$level $(limits_of "$compiler")" scalar avx2 avx512
+                plan "$compiler$level" "$compiler" "$level $(limits_of "$compiler")" "${sets[@]}"
             done
         else
             printf 'skipped   %s: not here, or without OpenMP or fmt\n' "$compiler"

@@ -9,19 +9,18 @@
 //   gate, L = 1024: four warps share the row, which in decode is one row on an otherwise idle GPU (5120
 //   channels are 5 loads per thread instead of 20); one warp with 32 lanes per thread gives the same bits.
 // - mHC mix, L = 256 chunked: a thread reads its 8 stream values once and multiplies them into 24 outputs; an
-//   output in a block of its own reads 80 kB of `fn`, about 1 us. The mean square rides in the same loop.
-// - Softmax blocks and indexer heads, L = 8 interleaved: in an MMA's accumulator thread t of four holds
-// columns
-//   8j + 2t and 8j + 2t + 1, so a lane never leaves its thread and the tree ends in xor-shuffles 1 and 2.
+//   output in a block of its own reads 80 kB of `fn`, an estimated 1 us. The mean square rides along.
+// - Softmax blocks and indexer heads, L = 8 interleaved: in an MMA's accumulator thread t of four holds the
+//   columns 8j + 2t and 8j + 2t + 1, so a lane never leaves its thread; xor-shuffles 1 and 2 end the tree.
 // - Attention scores in `exact`, L = 64: eight threads per score.
 // - Tensor-core pieces (`hopper`): tiles of 64 outputs give N / 64 blocks. N <= 512 (8 blocks) is cut into 8
 //   pieces, N <= 1280 (20 blocks) into 4; from 2304 on (36 blocks, six experts and two matrices at once) one
-//   chain keeps up with HBM. A step takes about 33 cycles and a combination about as long as 8 of them, so no
-//   piece is shorter than that. Vision has at least 1,500 rows (min_pixels) and is never cut.
+//   chain keeps up with HBM. A step is published at 33 cycles and a combination through shared memory costs
+//   several, so no piece is shorter than 8 steps. Vision has at least 1,500 rows (min_pixels) and is never
+//   cut.
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <string>
 #include <string_view>
