@@ -1,5 +1,5 @@
 # Sourced by cli/quickstart.sh and tests/run.sh: what both need before they can show anything.
-#   install_packages [--with-clang]  installs what is missing, through apt
+#   install_packages [--with-clang] [--with-emulator]  installs what is missing, through apt
 #   build_touchstone [target...]     configures and builds into build/
 # Set by the sourcing script: touchstone_root, the folder of the checkout.
 # shellcheck shell=bash disable=SC2154
@@ -51,7 +51,10 @@ install_packages() {
     local required=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev
         libeigen3-dev)
     local optional=(ccache pkg-config libmpfr-dev libbenchmark-dev libdnnl-dev)
-    if [ "${1:-}" = --with-clang ]; then required+=(clang libomp-dev); fi
+    local options=" $* "
+    if [[ $options == *" --with-clang "* ]]; then required+=(clang libomp-dev); fi
+    # same_bits_aarch64 compiles for another architecture and runs that here.
+    if [[ $options == *" --with-emulator "* ]]; then optional+=(g++-aarch64-linux-gnu qemu-user-static); fi
     if ! have dpkg-query || ! have apt-get; then
         say "no apt here: needed are the equivalents of ${required[*]}; cmake will say what it does not find"
         return 0
@@ -73,7 +76,7 @@ install_packages() {
         fi
     fi
     # clang's sanitizer and fuzzer runtimes are a package of their own, named after its version.
-    if [ "${1:-}" = --with-clang ]; then
+    if [[ $options == *" --with-clang "* ]]; then
         local runtime
         runtime="libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
         if ! package_installed "$runtime" && apt-cache show "$runtime" >/dev/null 2>&1; then

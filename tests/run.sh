@@ -23,13 +23,14 @@ for word in "$@"; do
         exit 2
     fi
 done
-with_fuzz=no with_others=no
+with_fuzz=no with_others=no packages=()
 for label in "${labels[@]}"; do
-    if [ "$label" = fuzz ]; then with_fuzz=yes; else with_others=yes; fi
+    if [ "$label" = fuzz ]; then with_fuzz=yes packages+=(--with-clang); else with_others=yes; fi
+    if [ "$label" = slow ]; then packages+=(--with-emulator); fi
 done
 if [ ${#labels[@]} -eq 0 ]; then with_others=yes; fi
 
-if [ $with_fuzz = yes ]; then install_packages --with-clang; else install_packages; fi
+install_packages "${packages[@]}"
 status=0
 rm -f build/totals-run.xml build-fuzz/totals-run.xml
 if [ $with_others = yes ]; then

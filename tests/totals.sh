@@ -5,7 +5,8 @@
 run_ctest() {
     local folder=$1 totals=$2
     shift 2
-    ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$(nproc)" \
+    # Tests run beside each other; threads that spin while they wait would take the cores from them.
+    OMP_WAIT_POLICY=passive ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$(nproc)" \
         --output-junit "$totals" "$@" </dev/null
 }
 

@@ -24,6 +24,15 @@ namespace elementary_detail {
 inline constexpr float infinity = float_from_bits(0x7F800000);
 inline constexpr float nan = float_from_bits(canonical_nan_bits);
 
+/// x, its magnitude cut down to `limit`; a NaN becomes +-limit. By the bits: of two selects on floats
+/// compilers make branches, which they then vectorise badly.
+TOUCHSTONE_HOST_DEVICE constexpr float clamp_magnitude(float x, float limit) {
+    const int32_t magnitude = small_float_detail::magnitude_bits(x);
+    const int32_t limit_bits = static_cast<int32_t>(float_bits(limit));
+    const int32_t clamped = magnitude < limit_bits ? magnitude : limit_bits;
+    return float_from_bits(static_cast<uint32_t>(clamped) | (float_bits(x) & small_float_detail::sign_bit));
+}
+
 /// Added to x of |x| < 2^22 it leaves rint(x) in the low bits of the sum.
 inline constexpr float rint_magic = 0x1.8p23f;
 
@@ -38,7 +47,7 @@ TOUCHSTONE_HOST_DEVICE constexpr float times_power_of_two(float p, int32_t n) {
     return p * power_of_two(half) * power_of_two(n - half);
 }
 
-/// The integer that `x_plus_magic` = x + rint_magic holds; any number when it is NaN.
+/// The integer that `x_plus_magic` = x + rint_magic holds.
 TOUCHSTONE_HOST_DEVICE constexpr int32_t low_integer(float x_plus_magic) {
     return static_cast<int32_t>(float_bits(x_plus_magic) - float_bits(rint_magic));
 }
@@ -67,40 +76,13 @@ TOUCHSTONE_HOST_DEVICE inline double log_in_double(double u, double u_minus_one)
     return fma_rn(k, 0x1.62e42fefa39efp-1, fma_rn(s * z, p, s + s));
 }
 
-}  // namespace elementary_detail
-
-namespace elementary {
-
-/// 2^x within 1 ulp, increasing. exp2(+-0) = 1; exact at integers; x >= 128 and +inf give +inf; x <= -150 and
-/// -inf give +0; results below 2^-126 are subnormal. 8 roundings in fp32 and no other arithmetic: this sits
-/// in softmax loops.
-TOUCHSTONE_HOST_DEVICE inline float exp2(float x) {
-    using namespace elementary_detail;
-    x = x < -151.0f ? -151.0f : x;
-    x = x > 129.0f ? 129.0f : x;
-    const float shifted = x + rint_magic;
-    const float r = x - (shifted - rint_magic);  // exact, |r| <= 1/2
-    float s = 0x1.41b956p-13f;                   // 2^r = 1 + r ln 2 + r^2 s(r): relative error 2^-28.1
-    s = fma_rn(s, r, 0x1.5f0408p-10f);
-    s = fma_rn(s, r, 0x1.3b2dacp-7f);
-    s = fma_rn(s, r, 0x1.c6af86p-5f);
-    s = fma_rn(s, r, 0x1.ebfbdcp-3f);
-    // Not Horner to the end: with r as the leading term the rounding errors of s cannot undo a step of r, so
-    // the result never falls where x rises.
-    const float p = 1.0f + fma_rn(r, 0x1.62e430p-1f, r * r * s);
-    return with_canonical_nan(times_power_of_two(p, low_integer(shifted)));
-}
-
-/// e^x within 1 ulp, increasing. exp(+-0) = 1; x > 88.72283 and +inf give +inf; x < -103.97208 and -inf give
-/// +0; results below 2^-126 (x < -87.33654) are subnormal. fp32 only, as exp2.
-TOUCHSTONE_HOST_DEVICE inline float exp(float x) {
-    using namespace elementary_detail;
+/// exp without its select of NaN, for which it gives any number.
+TOUCHSTONE_HOST_DEVICE inline float exp_of_number(float x) {
     constexpr float ln2_high = 0x1.62e430p-1f, minus_ln2_low = 0x1.05c610p-29f;
-    x = x < -105.0f ? -105.0f : x;
-    x = x > 89.5f ? 89.5f : x;
-    const float shifted = fma_rn(x, 0x1.715476p0f, rint_magic);
+    const float clamped = clamp_magnitude(x, 105.0f);
+    const float shifted = fma_rn(clamped, 0x1.715476p0f, rint_magic);
     const float n = shifted - rint_magic;
-    const float r_high = fma_rn(-n, ln2_high, x);  // exact: a multiple of 2^-25 below 0.35
+    const float r_high = fma_rn(-n, ln2_high, clamped);  // exact: a multiple of 2^-25 below 0.35
     const float r = fma_rn(n, minus_ln2_low, r_high);
     float s = 0x1.6a41dcp-10f;  // e^r = 1 + r + r^2 s(r): relative error 2^-28.1
     s = fma_rn(s, r, 0x1.1233a0p-7f);
@@ -109,7 +91,41 @@ TOUCHSTONE_HOST_DEVICE inline float exp(float x) {
     s = fma_rn(s, r, 0x1.fffffcp-2f);
     // The leading term is r before its rounding: with r itself the error passes 1 ulp.
     const float p = 1.0f + (r_high + fma_rn(r * r, s, n * minus_ln2_low));
-    return with_canonical_nan(times_power_of_two(p, low_integer(shifted)));
+    return times_power_of_two(p, low_integer(shifted));
+}
+
+/// log1p of finite x > -1, without the selects of other inputs; +0 of -0.
+TOUCHSTONE_HOST_DEVICE inline float log1p_of_finite(float x) {
+    const double wide = x;
+    return static_cast<float>(log_in_double(1.0 + wide, wide));
+}
+
+}  // namespace elementary_detail
+
+namespace elementary {
+
+/// 2^x within 1 ulp, increasing. exp2(+-0) = 1; exact at integers; x >= 128 and +inf give +inf; x <= -150 and
+/// -inf give +0; results below 2^-126 are subnormal. fp32 only: this sits in softmax loops.
+TOUCHSTONE_HOST_DEVICE inline float exp2(float x) {
+    using namespace elementary_detail;
+    const float clamped = clamp_magnitude(x, 151.0f);
+    const float shifted = clamped + rint_magic;
+    const float r = clamped - (shifted - rint_magic);  // exact, |r| <= 1/2
+    float s = 0x1.41b956p-13f;                         // 2^r = 1 + r ln 2 + r^2 s(r): relative error 2^-28.1
+    s = fma_rn(s, r, 0x1.5f0408p-10f);
+    s = fma_rn(s, r, 0x1.3b2dacp-7f);
+    s = fma_rn(s, r, 0x1.c6af86p-5f);
+    s = fma_rn(s, r, 0x1.ebfbdcp-3f);
+    // Not Horner to the end: with r as the leading term the rounding errors of s cannot undo a step of r, so
+    // the result never falls where x rises.
+    const float p = 1.0f + fma_rn(r, 0x1.62e430p-1f, r * r * s);
+    return is_nan(x) ? nan : times_power_of_two(p, low_integer(shifted));
+}
+
+/// e^x within 1 ulp, increasing. exp(+-0) = 1; x > 88.72283 and +inf give +inf; x < -103.97208 and -inf give
+/// +0; results below 2^-126 (x < -87.33654) are subnormal. fp32 only, as exp2.
+TOUCHSTONE_HOST_DEVICE inline float exp(float x) {
+    return is_nan(x) ? elementary_detail::nan : elementary_detail::exp_of_number(x);
 }
 
 /// ln(x) within 1 ulp (double inside: nearly always correctly rounded), increasing. log(1) = +0; log(+-0) =
@@ -127,8 +143,7 @@ TOUCHSTONE_HOST_DEVICE inline float log(float x) {
 /// +inf; x < -1 and -inf give NaN; subnormal x give x.
 TOUCHSTONE_HOST_DEVICE inline float log1p(float x) {
     using namespace elementary_detail;
-    const double wide = x;
-    float y = static_cast<float>(log_in_double(1.0 + wide, wide));
+    float y = log1p_of_finite(x);
     y = x == 0.0f ? x : y;  // -0 would become +0
     y = x == -1.0f ? -infinity : y;
     y = x == infinity ? infinity : y;
@@ -139,9 +154,8 @@ TOUCHSTONE_HOST_DEVICE inline float log1p(float x) {
 /// subnormal x give subnormal results. erf(x) = x P(x^2) with one polynomial on [0, 16], in z = x^2/8 - 1,
 /// where it is well conditioned: its coefficients' magnitudes sum to about 1.
 TOUCHSTONE_HOST_DEVICE inline float erf(float x) {
-    x = x > 4.0f ? 4.0f : x;
-    x = x < -4.0f ? -4.0f : x;
-    const double wide = x;
+    using namespace elementary_detail;
+    const double wide = clamp_magnitude(x, 4.0f);
     const double z = fma_rn(wide * wide, 0.125, -1.0);
     double p = -0x1.61486ab0126c3p-25;  // relative error 2^-50.1
     p = fma_rn(p, z, 0x1.4054e8f594cb4p-23);
@@ -169,7 +183,7 @@ TOUCHSTONE_HOST_DEVICE inline float erf(float x) {
     p = fma_rn(p, z, 0x1.0dabaf0613087p-3);
     p = fma_rn(p, z, -0x1.69a0ccda3def2p-3);
     p = fma_rn(p, z, 0x1.6a040781a49a1p-2);
-    return with_canonical_nan(static_cast<float>(wide * p));
+    return is_nan(x) ? nan : static_cast<float>(wide * p);
 }
 
 // Formulas: every operation below is one fp32 rounding, in the order written. What they do far out follows
@@ -177,19 +191,21 @@ TOUCHSTONE_HOST_DEVICE inline float erf(float x) {
 
 /// 1 / (1 + exp(-x)). -inf and x < -88.72283 give +0 (exp(-x) overflows; the true value is below 3e-39).
 TOUCHSTONE_HOST_DEVICE inline float sigmoid(float x) {
-    return with_canonical_nan(1.0f / (1.0f + exp(-x)));
+    using namespace elementary_detail;
+    return is_nan(x) ? nan : 1.0f / (1.0f + exp_of_number(-x));
 }
 
 /// x / (1 + exp(-x)): torch's form, one rounding less than x sigmoid(x). x < -88.72283 gives -0, -inf gives
 /// NaN.
 TOUCHSTONE_HOST_DEVICE inline float silu(float x) {
-    return with_canonical_nan(x / (1.0f + exp(-x)));
+    return with_canonical_nan(x / (1.0f + elementary_detail::exp_of_number(-x)));
 }
 
 /// x where x > 20, else log1p(exp(x)): torch's default threshold (text model 9.1). -inf gives +0, +inf +inf.
 TOUCHSTONE_HOST_DEVICE inline float softplus(float x) {
-    const float y = log1p(exp(x));
-    return x > 20.0f ? x : y;
+    using namespace elementary_detail;
+    const float y = log1p_of_finite(exp_of_number(x));  // finite and not -0 wherever y counts
+    return is_nan(x) ? nan : x > 20.0f ? x : y;
 }
 
 /// sqrt(softplus(x)), the gate's score (text model 9.1).
@@ -198,13 +214,12 @@ TOUCHSTONE_HOST_DEVICE inline float sqrt_softplus(float x) {
 }
 
 /// (0.5 x) (1 + erf(x fp32(1/sqrt 2))): exact GELU as torch writes it, a product where others divide by
-/// sqrt 2. x < -5.54 gives -0, -inf gives NaN.
+/// sqrt 2. x < -5.5426 gives -0, -inf gives NaN.
 TOUCHSTONE_HOST_DEVICE inline float gelu(float x) {
     return with_canonical_nan(0.5f * x * (1.0f + erf(x * 0x1.6a09e6p-1f)));
 }
 
-/// 1 / sqrt(x), two correct roundings (numerics contract, rule 2.2). +-0 gives +-inf, +inf gives +0, x < 0
-/// NaN.
+/// 1 / sqrt(x), two correct roundings (numerics contract, 2.2). +-0 gives +-inf, +inf +0, x < 0 NaN.
 TOUCHSTONE_HOST_DEVICE inline float reciprocal_sqrt(float x) {
     return with_canonical_nan(1.0f / sqrt_rn(x));
 }

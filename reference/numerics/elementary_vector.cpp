@@ -9,23 +9,25 @@ namespace {
 
 constexpr size_t block = 64;
 
-/// Copies in and out: arrays that the compiler knows apart, of a length that it knows, also where y is x,
-/// and at the end of an array too, where the unused rest of a block is computed and thrown away.
+TOUCHSTONE_HOST_DEVICE inline void evaluate_block(ElementaryFunction function, const float* x, float* y) {
+    for (size_t i = 0; i < block; ++i) y[i] = evaluate(function, x[i]);
+}
+
+/// Results go through an array that the compiler knows apart from x, so the loops vectorise where y is x
+/// too. At the end of the array a whole block is computed as well, over a padded copy.
 template <ElementaryFunction function>
 void apply(const float* x, float* y, size_t n) {
-    float in[block] = {}, out[block];
-    const auto evaluate_block = [&]() __attribute__((always_inline)) {
-        for (size_t i = 0; i < block; ++i) out[i] = evaluate(function, in[i]);
-    };
+    float results[block];
     size_t done = 0;
     for (; n - done >= block; done += block) {
-        __builtin_memcpy(in, x + done, sizeof in);
-        evaluate_block();
-        __builtin_memcpy(y + done, out, sizeof out);
+        evaluate_block(function, x + done, results);
+        __builtin_memcpy(y + done, results, sizeof results);
     }
-    __builtin_memcpy(in, x + done, (n - done) * sizeof(float));
-    evaluate_block();
-    __builtin_memcpy(y + done, out, (n - done) * sizeof(float));
+    if (done == n) return;
+    float last[block] = {};
+    __builtin_memcpy(last, x + done, (n - done) * sizeof(float));
+    evaluate_block(function, last, results);
+    __builtin_memcpy(y + done, results, (n - done) * sizeof(float));
 }
 
 }  // namespace
