@@ -15,7 +15,6 @@
 #include "cuda/numerics/unary.h"
 #include "golden/sums_case.h"
 #include "golden/unary_case.h"
-#include "reference/io/user_error.h"
 
 namespace touchstone::cli {
 
@@ -269,11 +268,11 @@ int run_gpu_check(const GpuCheckOptions& options) {
     Report report;
     std::vector<DeviceReceipt> receipts;
     for (const UnaryCase& c : selection.functions) {
-        report.functions.push_back(compare(c));
+        report.functions.push_back(with_case_named(c, [&] { return compare(c); }));
         receipts.push_back(receipt_of(c, report.functions.back().hashes));
     }
     for (const SumsCase& c : selection.sums) {
-        report.sums.push_back(compare(c));
+        report.sums.push_back(with_case_named(c, [&] { return compare(c); }));
         receipts.push_back(receipt_of(c, report.sums.back().hashes));
     }
     save_receipts(options.receipts, receipts);

@@ -53,7 +53,8 @@ std::vector<Row> compare_all(const cuda::CublasLt& cublas) {
         const MatmulInputs inputs = inputs_of(c);
         const std::vector<uint32_t> chain = outputs_on_cpu(c, inputs);
         for (const bool split_k_allowed : {false, true})
-            rows.push_back(compare(cublas, c, inputs, chain, split_k_allowed));
+            rows.push_back(
+                with_case_named(c, [&] { return compare(cublas, c, inputs, chain, split_k_allowed); }));
     }
     return rows;
 }

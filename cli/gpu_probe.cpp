@@ -9,7 +9,6 @@
 #include "cli/table.h"
 #include "cuda/numerics/tensor_core.h"
 #include "golden/tensor_core_probe.h"
-#include "reference/io/user_error.h"
 
 namespace touchstone::cli {
 
@@ -31,13 +30,8 @@ std::vector<uint32_t> run_on_device(const TensorCoreCase& c, const TensorCoreInp
     return d.to_host();
 }
 
-/// A failure of the device, with the case that it happened in.
 std::vector<uint32_t> run_named(const TensorCoreCase& c, const TensorCoreInputs& inputs) {
-    try {
-        return run_on_device(c, inputs);
-    } catch (const std::runtime_error& error) {
-        throw std::runtime_error(fmt::format("{}\n  in case {}", error.what(), to_text(c)));
-    }
+    return with_case_named(c, [&] { return run_on_device(c, inputs); });
 }
 
 /// One line of the report: all cases of an instruction, variant and kind of inputs.

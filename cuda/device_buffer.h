@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <source_location>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -16,18 +15,19 @@
 namespace touchstone::cuda {
 
 /// Throws std::runtime_error with the call, where it stands and CUDA's words when `error` is one.
-inline void check(cudaError_t error, const char* call,
-                  std::source_location where = std::source_location::current()) {
+// The builtins under std::source_location, which clang 14 cannot read from libstdc++.
+inline void check(cudaError_t error, const char* call, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
     if (error == cudaSuccess) return;
-    throw std::runtime_error(std::string(call) + " failed at " + where.file_name() + ":" +
-                             std::to_string(where.line()) + ": " + cudaGetErrorName(error) + ", " +
-                             cudaGetErrorString(error));
+    throw std::runtime_error(std::string(call) + " failed at " + file + ":" + std::to_string(line) + ": " +
+                             cudaGetErrorName(error) + ", " + cudaGetErrorString(error));
 }
 
 /// What a launch left behind: its own error, then that of the kernel (waits for the device).
-inline void check_kernel(const char* kernel, std::source_location where = std::source_location::current()) {
-    check(cudaGetLastError(), kernel, where);
-    check(cudaDeviceSynchronize(), kernel, where);
+inline void check_kernel(const char* kernel, const char* file = __builtin_FILE(),
+                         int line = __builtin_LINE()) {
+    check(cudaGetLastError(), kernel, file, line);
+    check(cudaDeviceSynchronize(), kernel, file, line);
 }
 
 /// `size` values of T in device memory, 256-byte aligned, between two canaries of 256 bytes. Contents and

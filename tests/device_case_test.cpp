@@ -188,9 +188,9 @@ TEST_CASE("probe: covers what it promises, and a device that agrees is found to 
         CHECK_FALSE(result.first.has_value());
     }
     CHECK(covered.size() == 13);
-    for (const auto& [variant, count] : covered) {
-        INFO(variant.first << ", " << variant.second);
-        CHECK(count >= steps);
+    for (const auto& entry : covered) {
+        INFO(entry.first.first << ", " << entry.first.second);
+        CHECK(entry.second >= steps);
     }
 }
 

@@ -41,11 +41,11 @@ void load(void* library, const char* name, Function& function) {
     function = reinterpret_cast<Function>(symbol);
 }
 
-void check_cublas(cublasStatus_t status, const char* call,
-                  std::source_location where = std::source_location::current()) {
+void check_cublas(cublasStatus_t status, const char* call, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    throw std::runtime_error(fmt::format("{} failed at {}:{}: cublasStatus_t {}", call, where.file_name(),
-                                         where.line(), static_cast<int>(status)));
+    throw std::runtime_error(
+        fmt::format("{} failed at {}:{}: cublasStatus_t {}", call, file, line, static_cast<int>(status)));
 }
 
 /// A handle of cuBLASLt that its own destroy function frees.
