@@ -76,13 +76,17 @@ template <class Vector>
 }
 
 void panel_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
-    for (int64_t k = 0; k < count; k += 2)
-        for (int column = 0; column < columns; ++column) {
-            const float* even = values + k * columns + column;
-            int16_t* pair = exponents + k * columns + 2 * column;
-            pair[0] = static_cast<int16_t>(operand_exponent(even[0], smallest));
-            pair[1] = static_cast<int16_t>(operand_exponent(even[columns], smallest));
-        }
+    for (int64_t k = 0; k < count; k += 2) {
+        uint32_t even[columns], odd[columns];
+        const float* row = values + k * columns;
+        for (int column = 0; column < columns; ++column)
+            even[column] = static_cast<uint32_t>(operand_exponent(row[column], smallest));
+        for (int column = 0; column < columns; ++column)
+            odd[column] = static_cast<uint32_t>(operand_exponent(row[columns + column], smallest));
+        for (int column = 0; column < columns; ++column)
+            even[column] = (even[column] & 0xFFFF) | odd[column] << 16;
+        __builtin_memcpy(exponents + k * columns, even, sizeof even);
+    }
 }
 
 void operand_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
