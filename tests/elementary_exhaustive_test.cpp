@@ -309,6 +309,7 @@ std::string special_values() {
     return text;
 }
 
+#ifdef TOUCHSTONE_MPFR
 /// The first line in which the texts differ, of both.
 std::string first_difference(const std::string& a, const std::string& b) {
     std::istringstream in_a(a), in_b(b);
@@ -318,6 +319,7 @@ std::string first_difference(const std::string& a, const std::string& b) {
         if (more_a != more_b || line_a != line_b) return "now:    " + line_a + "\nstored: " + line_b;
     }
 }
+#endif
 
 constexpr const char* table_head =
     R"(# Elementary functions (reference/numerics/elementary.h) at fp32 inputs, written by elementary_exhaustive_test.

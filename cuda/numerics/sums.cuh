@@ -20,8 +20,12 @@ TOUCHSTONE_HOST_DEVICE constexpr int threads_of(Lanes lanes) {
     return lanes.count <= lanes_per_thread ? 1 : lanes.count / lanes_per_thread;
 }
 
-/// Adjacent pairs of eight lanes. Lanes that a sum does not have hold +0, which changes no bit.
-__device__ inline float combine_lanes(const float (&lane)[lanes_per_thread]) {
+/// Adjacent pairs of the lanes that one thread holds: `count` of them, 1, 2, 4 or 8. Those that the sum does
+/// not have stay out: adding their +0 would turn a sum of -0 into +0.
+__device__ inline float combine_lanes(const float (&lane)[lanes_per_thread], int count) {
+    if (count == 1) return lane[0];
+    if (count == 2) return lane[0] + lane[1];
+    if (count == 4) return (lane[0] + lane[1]) + (lane[2] + lane[3]);
     return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
@@ -113,7 +117,7 @@ __device__ inline float thread_sum(Step step, Lanes lanes, int thread, const X* 
             }
         }
     }
-    return combine_lanes(lane);
+    return combine_lanes(lane, chunked ? 1 : lanes.count < lanes_per_thread ? lanes.count : lanes_per_thread);
 }
 
 /// This thread's share of a row's largest element, among `threads`.

@@ -278,11 +278,17 @@ void lane_tree(float* accumulators, int64_t lanes, float* sums) {
 /// operands.
 [[gnu::always_inline]] inline Ints group_dots(const int8_t* a, int32_t offset, const uint8_t* b) {
 #if defined(__AVX512F__)
-    __m512i sum = _mm512_set1_epi32(-offset);
-    for (int quad = 0; quad < block / 4; ++quad)
-        sum = _mm512_dpbusd_epi32(sum, load<__m512i>(b + 64 * quad),
-                                  _mm512_set1_epi32(load<int32_t>(a + 4 * quad)));
-    return (Ints)sum;
+    // Two accumulators: one would wait for its own last product eight times.
+    __m512i even = _mm512_set1_epi32(-offset), odd = _mm512_setzero_si512();
+    for (int quad = 0; quad < block / 4; quad += 2) {
+        const auto product = [&](__m512i sum, int q) __attribute__((always_inline)) {
+            return _mm512_dpbusd_epi32(sum, load<__m512i>(b + 64 * q),
+                                       _mm512_set1_epi32(load<int32_t>(a + 4 * q)));
+        };
+        even = product(even, quad);
+        odd = product(odd, quad + 1);
+    }
+    return (Ints)_mm512_add_epi32(even, odd);
 #elif defined(__AVX2__)
     // Pairs of products are at most 2 * 24 * 12, and eight of them at most 4,608: int16 holds them.
     __m256i pairs = _mm256_setzero_si256();

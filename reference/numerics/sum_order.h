@@ -223,7 +223,7 @@ static_assert(
     "the table is indexed by the enumeration");
 
 /// The order in which `op` with K = k terms and N = n outputs is summed. Lanes that no element would reach
-/// are left out (they hold +0 and change no bit).
+/// are left out: they hold +0, and adding it would show in nothing but a sum of -0.
 constexpr SumOrder sum_order(SumOperator op, int64_t k, int64_t n) {
     using namespace sum_order_detail;
     const SumOrderRow& row = sum_order_row(op);
