@@ -1,5 +1,7 @@
 #include "cuda/numerics/cublas_check.h"
 
+#include <cxxabi.h>
+
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
@@ -92,6 +94,17 @@ std::string kernel_name(cudaGraphNode_t node) {
     return "a kernel of unknown name";
 }
 
+/// A kernel's name without the arguments and template arguments of a C++ one.
+std::string short_name(const std::string& name) {
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> demangled(
+        abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), std::free);
+    if (!demangled) return name;
+    std::string readable = demangled.get();
+    if (readable.starts_with("void ")) readable.erase(0, 5);
+    return readable.substr(0, readable.find_first_of("<("));
+}
+
 std::string kernel_names(cudaGraph_t graph) {
     size_t count = 0;
     check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
@@ -101,7 +114,8 @@ std::string kernel_names(cudaGraph_t graph) {
     for (cudaGraphNode_t node : nodes) {
         cudaGraphNodeType type{};
         check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-        if (type == cudaGraphNodeTypeKernel) names += (names.empty() ? "" : " + ") + kernel_name(node);
+        if (type == cudaGraphNodeTypeKernel)
+            names += (names.empty() ? "" : " + ") + short_name(kernel_name(node));
     }
     return names.empty() ? "none captured" : names;
 }

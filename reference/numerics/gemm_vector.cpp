@@ -39,6 +39,18 @@ template <class Vector>
     __builtin_memcpy(to, &vector, sizeof(Vector));
 }
 
+/// The 32 bits at `from` in every lane. As a float: an integer would go through a general register and take
+/// the place of arithmetic on its way to the vector.
+[[gnu::always_inline]] inline Ints broadcast_bits(const void* from) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_set1_ps(load<float>(from));
+#elif defined(__AVX2__)
+    return (Ints)_mm256_set1_ps(load<float>(from));
+#else
+    return Ints{} + load<int32_t>(from);
+#endif
+}
+
 [[gnu::always_inline]] inline bool any(Ints mask) {
 #if defined(__AVX512F__)
     const __m512i bits = (__m512i)mask;
@@ -114,10 +126,10 @@ template <int products>
     for (int part = 0; part < parts; ++part) {
         // Two k at a time, one in each half of a column's 32 bits.
         const int16_t* pairs = b_exponents + 2 * part * width;
-        Shorts of_pairs = (Shorts)(Ints{} + load<int32_t>(a_exponents)) + load<Shorts>(pairs);
+        Shorts of_pairs = (Shorts)broadcast_bits(a_exponents) + load<Shorts>(pairs);
         for (int k = 2; k < products; k += 2) {
             const Shorts exponent =
-                (Shorts)(Ints{} + load<int32_t>(a_exponents + k)) + load<Shorts>(pairs + k * columns);
+                (Shorts)broadcast_bits(a_exponents + k) + load<Shorts>(pairs + k * columns);
             of_pairs = of_pairs > exponent ? of_pairs : exponent;
         }
         const Ints even = (Ints)((Words)of_pairs << 16) >> 16, odd = (Ints)of_pairs >> 16;
@@ -282,8 +294,7 @@ void lane_tree(float* accumulators, int64_t lanes, float* sums) {
     __m512i even = _mm512_set1_epi32(-offset), odd = _mm512_setzero_si512();
     for (int quad = 0; quad < block / 4; quad += 2) {
         const auto product = [&](__m512i sum, int q) __attribute__((always_inline)) {
-            return _mm512_dpbusd_epi32(sum, load<__m512i>(b + 64 * q),
-                                       _mm512_set1_epi32(load<int32_t>(a + 4 * q)));
+            return _mm512_dpbusd_epi32(sum, load<__m512i>(b + 64 * q), (__m512i)broadcast_bits(a + 4 * q));
         };
         even = product(even, quad);
         odd = product(odd, quad + 1);
@@ -293,7 +304,7 @@ void lane_tree(float* accumulators, int64_t lanes, float* sums) {
     // Pairs of products are at most 2 * 24 * 12, and eight of them at most 4,608: int16 holds them.
     __m256i pairs = _mm256_setzero_si256();
     for (int quad = 0; quad < block / 4; ++quad) {
-        const __m256i left = _mm256_set1_epi32(load<int32_t>(a + 4 * quad));
+        const __m256i left = (__m256i)broadcast_bits(a + 4 * quad);
         pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(load<__m256i>(b + 64 * quad), left));
     }
     return (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)) - offset;
