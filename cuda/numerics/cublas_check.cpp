@@ -1,13 +1,15 @@
 #include "cuda/numerics/cublas_check.h"
 
-#include <cxxabi.h>
-
 #include <cublasLt.h>
 #include <cuda.h>
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdlib>
+#include <memory>
+#include <string>
 #include <type_traits>
 
 #include "cuda/device_buffer.h"
