@@ -99,20 +99,19 @@ void reorder_emulated(float* values, int64_t groups, int64_t width) {
     }
 }
 
-/// The chain of one row over `count` elements of K.
-void advance_chain(const GemmKernels& kernels, const ChainModel& model, const float* a,
-                   const int16_t* a_exponents, const float* b, const int16_t* b_exponents, int64_t count,
-                   float* accumulators) {
+/// The chains of one or two rows over `count` elements of K; accumulators [rows][16].
+void advance_chain(const GemmKernels& kernels, const ChainModel& model, const ChainRows& a, const float* b,
+                   const int16_t* b_exponents, int64_t count, float* accumulators) {
     if (!model.instruction->emulated_fp8) {
-        kernels.chain(model, a, a_exponents, b, b_exponents, count / model.products, accumulators);
+        kernels.chain(model, a, b, b_exponents, count / model.products, accumulators);
         return;
     }
     for (int64_t k = 0; k < count; k += block) {
-        alignas(64) float sums[panel_columns] = {};
-        kernels.chain(model, a + k, a_exponents + k, b + k * panel_columns, b_exponents + k * panel_columns,
-                      2, sums);
-        for (int64_t j = 0; j < panel_columns; ++j)
-            accumulators[j] = with_canonical_nan(sums[j] + accumulators[j]);
+        alignas(64) float sums[2 * panel_columns] = {};
+        kernels.chain(model, {a.values + k, a.exponents + k, a.stride, a.rows}, b + k * panel_columns,
+                      b_exponents + k * panel_columns, 2, sums);
+        for (int64_t i = 0; i < a.rows * panel_columns; ++i)
+            accumulators[i] = with_canonical_nan(sums[i] + accumulators[i]);
     }
 }
 
@@ -174,9 +173,11 @@ void chain_gemm(const TensorCoreInstruction& instruction, std::span<const float>
                     b.pack(first_column, width, at, count, panel.get());
                     if (instruction.emulated_fp8) reorder_emulated(panel.get(), count / block, panel_columns);
                     kernels.panel_exponents(panel.get(), count, smallest, panel_exponents.get());
-                    for (int64_t row = 0; row < tile_rows; ++row) {
+                    for (int64_t row = 0; row < tile_rows; row += 2) {
                         const int64_t start = (first_row + row) * k + at;
-                        advance_chain(kernels, model, values.data() + start, exponents.data() + start,
+                        advance_chain(kernels, model,
+                                      {values.data() + start, exponents.data() + start, k,
+                                       std::min<int64_t>(2, tile_rows - row)},
                                       panel.get(), panel_exponents.get(), count,
                                       running.get() + row * panel_columns);
                     }
@@ -219,7 +220,6 @@ void lanes_gemm(std::span<const float> a, int64_t rows, const PanelSource& b, in
 }
 
 namespace {
-
 /// Sums of one block of 32 for all rows of a tile: [rows][16] fp32.
 class BlockSummer {
   public:
@@ -253,9 +253,11 @@ class BlockSummer {
         alignas(64) int16_t panel_exponents[block * panel_columns];
         kernels_.panel_exponents(panel, block, smallest_exponent(OperandFormat::e4m3), panel_exponents);
         std::fill_n(sums, rows * panel_columns, 0.0f);
-        for (int64_t row = 0; row < rows; ++row)
-            kernels_.chain(model_, a_ + start + row * k_, exponents_.data() + start + row * k_, panel,
-                           panel_exponents, 1, sums + row * panel_columns);
+        for (int64_t row = 0; row < rows; row += 2)
+            kernels_.chain(model_,
+                           {a_ + start + row * k_, exponents_.data() + start + row * k_, k_,
+                            std::min<int64_t>(2, rows - row)},
+                           panel, panel_exponents, 1, sums + row * panel_columns);
     }
 
   private:
@@ -300,7 +302,6 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, con
 }
 
 namespace {
-
 /// The doubled value of an e2m1 code, -12 .. 12.
 constexpr std::array<int8_t, 16> doubled_e2m1{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -328,17 +329,21 @@ constexpr std::array<std::array<uint8_t, 2>, 256> offset_pairs = [] {
 /// 16 rows of codes as GemmKernels::fp4_row wants them; rows that are not there are zeros.
 void pack_fp4_panel(std::span<const uint8_t> codes, int64_t first_row, int64_t rows, int64_t k,
                     uint8_t* panel) {
-    std::memset(panel, 12, static_cast<size_t>(k * panel_columns));
+    if (rows < panel_columns) std::memset(panel, 12, static_cast<size_t>(k * panel_columns));
     for (int64_t column = 0; column < rows; ++column) {
         const uint8_t* row = codes.data() + (first_row + column) * k / 2;
-        for (int64_t byte = 0; byte < k / 2; ++byte)
-            std::memcpy(panel + byte / 2 * 4 * panel_columns + column * 4 + byte % 2 * 2,
-                        offset_pairs[row[byte]].data(), 2);
+        for (int64_t quad = 0; quad < k / 4; ++quad) {
+            uint8_t values[4];
+            std::memcpy(values, offset_pairs[row[2 * quad]].data(), 2);
+            std::memcpy(values + 2, offset_pairs[row[2 * quad + 1]].data(), 2);
+            std::memcpy(panel + (quad * panel_columns + column) * 4, values, 4);
+        }
     }
 }
 
-/// What Fp4Rows (gemm.h) points to. Scales are a quarter of the operand's: 0.25 undoes the doubling of both
-/// operands, and even of the smallest scale it is exact, so that the scale of a group is rounded once.
+/// What Fp4Rows (gemm.h) points to. Scales are a quarter of the operand's: 0.25 undoes the doubling
+/// of both operands, and even of the smallest scale it is exact, so that the scale of a group is
+/// rounded once.
 struct UnpackedFp4Rows {
     std::vector<int8_t> values;
     std::vector<int32_t> offsets;

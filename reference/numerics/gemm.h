@@ -82,6 +82,13 @@ struct ChainModel {
                   const float* b, const int16_t* b_exponents, float c);
 };
 
+/// One or two rows for GemmKernels::chain, `stride` elements apart.
+struct ChainRows {
+    const float* values;
+    const int16_t* exponents;
+    int64_t stride, rows;
+};
+
 /// Rows of fp4 values for GemmKernels::fp4_rows: doubled values [rows][groups][32]; per row and group the sum
 /// of its values times 12, which the offset of the other operand adds to every dot product; and its scale.
 struct Fp4Rows {
@@ -97,9 +104,9 @@ struct GemmKernels {
     void (*operand_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);
     /// Of a panel: [k / 2][16][2], the exponents of an even k and the next one side by side; `count` k, even.
     void (*panel_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);
-    /// `steps` steps for 16 outputs; accumulators in and out.
-    void (*chain)(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
-                  const int16_t* b_exponents, int64_t steps, float* accumulators);
+    /// `steps` steps for 16 outputs of each row; accumulators [rows][16], in and out.
+    void (*chain)(const ChainModel& model, const ChainRows& a, const float* b, const int16_t* b_exponents,
+                  int64_t steps, float* accumulators);
     /// fp32(sum of 32 products) of `rows` (1 to 4) rows `stride` apart with a block of the panel: sums
     /// [rows][16].
     void (*block_sums)(const double* a, int64_t stride, int64_t rows, const double* b, float* sums);

@@ -177,11 +177,14 @@ template <int products>
     for (int part = 0; part < parts; ++part) {
         const Ints shift = exponents.largest[part] - model.fraction_bits;
         const Floats to_unit = (Floats)((127 - shift) << 23), from_unit = (Floats)((127 + shift) << 23);
-        Ints sum = {};
-        for (int k = 0; k < products; ++k) {
-            const Floats product = a[k] * load<Floats>(b + k * columns + part * width);
-            sum += __builtin_convertvector(product * to_unit, Ints);
+        Ints sums[4] = {};  // integers: any order gives their sum, and four do not wait for each other
+        for (int k = 0; k < products; k += 4) {
+            for (int i = 0; i < 4; ++i) {
+                const Floats product = a[k + i] * load<Floats>(b + (k + i) * columns + part * width);
+                sums[i] += __builtin_convertvector(product * to_unit, Ints);
+            }
         }
+        const Ints sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
         const Floats accumulator = load<Floats>(accumulators + part * width);
         const Ints carried = __builtin_convertvector(accumulator * to_unit, Ints);
         // The products alone fit int32 (16 * 4 * 2^25 = 2^31, and no product reaches 4); with C they may
@@ -196,26 +199,35 @@ template <int products>
     }
 }
 
-template <int products>
-void chain_of(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
-              const int16_t* b_exponents, int64_t steps, float* accumulators) {
-    alignas(64) float local[columns];
+/// Steps of the rows alternate: each waits for its own accumulator, and meanwhile the next row's can go on.
+template <int products, int rows>
+void chain_of(const ChainModel& model, const ChainRows& a, const float* b, const int16_t* b_exponents,
+              int64_t steps, float* accumulators) {
+    alignas(64) float local[rows][columns];
     __builtin_memcpy(local, accumulators, sizeof local);
     for (int64_t step = 0; step < steps; ++step) {
         const int64_t k = step * products;
-        chain_step<products>(model, a + k, a_exponents + k, b + k * columns, b_exponents + k * columns,
-                             local);
+        for (int row = 0; row < rows; ++row)
+            chain_step<products>(model, a.values + row * a.stride + k, a.exponents + row * a.stride + k,
+                                 b + k * columns, b_exponents + k * columns, local[row]);
     }
     __builtin_memcpy(accumulators, local, sizeof local);
 }
 
-void chain(const ChainModel& model, const float* a, const int16_t* a_exponents, const float* b,
-           const int16_t* b_exponents, int64_t steps, float* accumulators) {
+template <int products>
+void chain_rows(const ChainModel& model, const ChainRows& a, const float* b, const int16_t* b_exponents,
+                int64_t steps, float* accumulators) {
+    if (a.rows == 2) return chain_of<products, 2>(model, a, b, b_exponents, steps, accumulators);
+    chain_of<products, 1>(model, a, b, b_exponents, steps, accumulators);
+}
+
+void chain(const ChainModel& model, const ChainRows& a, const float* b, const int16_t* b_exponents,
+           int64_t steps, float* accumulators) {
     switch (model.products) {
-        case 4: return chain_of<4>(model, a, a_exponents, b, b_exponents, steps, accumulators);
-        case 8: return chain_of<8>(model, a, a_exponents, b, b_exponents, steps, accumulators);
-        case 16: return chain_of<16>(model, a, a_exponents, b, b_exponents, steps, accumulators);
-        case 32: return chain_of<32>(model, a, a_exponents, b, b_exponents, steps, accumulators);
+        case 4: return chain_rows<4>(model, a, b, b_exponents, steps, accumulators);
+        case 8: return chain_rows<8>(model, a, b, b_exponents, steps, accumulators);
+        case 16: return chain_rows<16>(model, a, b, b_exponents, steps, accumulators);
+        case 32: return chain_rows<32>(model, a, b, b_exponents, steps, accumulators);
         default: __builtin_trap();
     }
 }
