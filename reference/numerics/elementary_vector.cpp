@@ -1,7 +1,7 @@
 // Compiled once per instruction set (reference/CMakeLists.txt): loops over the functions of
 // numerics/elementary.h.
 #include "reference/numerics/elementary_vector.h"
-#include "reference/numerics/isa_compiled.h"
+#include "reference/numerics/isa_vector.h"
 
 namespace touchstone::TOUCHSTONE_ISA_NAMESPACE {
 

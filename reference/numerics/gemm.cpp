@@ -317,15 +317,14 @@ void require_fp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales
              "fp4_gemm", fmt::format("[{}, {}] and [{}, {}]", rows, k / 2, rows, k / block), ""});
 }
 
-/// The doubled values of a packed byte, plus 12: the even element in the low byte.
-constexpr std::array<uint16_t, 256> offset_pairs = [] {
-    std::array<uint16_t, 256> pairs{};
+/// The doubled values of a packed byte, plus 12: the even element first.
+constexpr std::array<std::array<uint8_t, 2>, 256> offset_pairs = [] {
+    std::array<std::array<uint8_t, 2>, 256> pairs{};
     for (size_t byte = 0; byte < 256; ++byte)
-        pairs[byte] =
-            static_cast<uint16_t>((12 + doubled_e2m1[byte & 15]) | (12 + doubled_e2m1[byte >> 4]) << 8);
+        pairs[byte] = {static_cast<uint8_t>(12 + doubled_e2m1[byte & 15]),
+                       static_cast<uint8_t>(12 + doubled_e2m1[byte >> 4])};
     return pairs;
 }();
-static_assert(std::endian::native == std::endian::little, "quads of bytes are stored as words");
 
 /// 16 rows of codes as GemmKernels::fp4_rows wants them; rows that are not there are zeros.
 void pack_fp4_panel(std::span<const uint8_t> codes, int64_t first_row, int64_t rows, int64_t k,
@@ -333,10 +332,10 @@ void pack_fp4_panel(std::span<const uint8_t> codes, int64_t first_row, int64_t r
     if (rows < panel_columns) std::memset(panel, 12, static_cast<size_t>(k * panel_columns));
     for (int64_t column = 0; column < rows; ++column) {
         const uint8_t* row = codes.data() + (first_row + column) * k / 2;
-        for (int64_t quad = 0; quad < k / 4; ++quad) {
-            const uint32_t values = offset_pairs[row[2 * quad]] | uint32_t{offset_pairs[row[2 * quad + 1]]}
-                                                                      << 16;
-            std::memcpy(panel + (quad * panel_columns + column) * 4, &values, 4);
+        uint8_t* to = panel + column * 4;
+        for (int64_t quad = 0; quad < k / 4; ++quad, to += 4 * panel_columns) {
+            std::memcpy(to, offset_pairs[row[2 * quad]].data(), 2);
+            std::memcpy(to + 2, offset_pairs[row[2 * quad + 1]].data(), 2);
         }
     }
 }

@@ -4,13 +4,9 @@
 
 #include "reference/numerics/gemm.h"
 #include "reference/numerics/host_device.h"
-#include "reference/numerics/isa_compiled.h"
+#include "reference/numerics/isa_vector.h"
 #include "reference/numerics/small_float.h"
 #include "reference/numerics/tensor_core_operand.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 namespace touchstone::TOUCHSTONE_ISA_NAMESPACE {
 
@@ -20,7 +16,6 @@ constexpr int columns = 16;
 constexpr int width = vector_width;
 constexpr int parts = columns / width;
 
-typedef float Floats __attribute__((vector_size(4 * width)));
 typedef int32_t Ints __attribute__((vector_size(4 * width)));
 typedef uint32_t Words __attribute__((vector_size(4 * width)));
 typedef double Doubles __attribute__((vector_size(4 * width)));  // width / 2 lanes
@@ -62,17 +57,6 @@ template <class Vector>
     int32_t joined = 0;
     for (int i = 0; i < width; ++i) joined |= mask[i];
     return joined != 0;
-#endif
-}
-
-[[gnu::always_inline]] inline Floats fma_floats(Floats a, Floats b, Floats c) {
-#if defined(__AVX512F__)
-    return _mm512_fmadd_ps(a, b, c);
-#elif defined(__AVX2__)
-    return _mm256_fmadd_ps(a, b, c);
-#else
-    for (int i = 0; i < width; ++i) c[i] = fma_rn(a[i], b[i], c[i]);
-    return c;
 #endif
 }
 
@@ -274,7 +258,7 @@ void add_scaled(const float* sums, float a_scale, const float* b_scales, float* 
     for (int part = 0; part < parts; ++part) {
         const Floats scale = a_scale * load<Floats>(b_scales + part * width);
         const Floats accumulator = load<Floats>(accumulators + part * width);
-        store(accumulators + part * width, fma_floats(load<Floats>(sums + part * width), scale, accumulator));
+        store(accumulators + part * width, fma_rn(load<Floats>(sums + part * width), scale, accumulator));
     }
 }
 
@@ -284,7 +268,7 @@ void lane_products(const float* a, const float* b, int64_t count, int64_t first,
         float* lane = accumulators + ((first + k) & (lanes - 1)) * columns;
         for (int part = 0; part < parts; ++part) {
             const Floats left = Floats{} + a[k], right = load<Floats>(b + k * columns + part * width);
-            store(lane + part * width, fma_floats(left, right, load<Floats>(lane + part * width)));
+            store(lane + part * width, fma_rn(left, right, load<Floats>(lane + part * width)));
         }
     }
 }
@@ -339,7 +323,7 @@ void fp4_rows(const Fp4Rows& a, const uint8_t* b, const float* b_scales, float* 
                 const Ints dots = group_dots(values + group * block, offsets[group],
                                              b + group * block * columns + part * width * 4);
                 const Floats scale = scales[group] * load<Floats>(b_scales + group * columns + part * width);
-                accumulator = fma_floats(__builtin_convertvector(dots, Floats), scale, accumulator);
+                accumulator = fma_rn(__builtin_convertvector(dots, Floats), scale, accumulator);
             }
             const Ints magnitude = (Ints)accumulator & 0x7FFFFFFF;
             const Ints canonical =

@@ -2,11 +2,7 @@
 // vectors stays in registers while its elements pass, then the lanes are added in a plain array.
 #include <cstdint>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
-#include "reference/numerics/isa_compiled.h"
+#include "reference/numerics/isa_vector.h"
 #include "reference/numerics/sums.h"
 
 namespace touchstone::TOUCHSTONE_ISA_NAMESPACE {
@@ -17,7 +13,7 @@ namespace {
 
 constexpr int width = vector_width;
 
-using Vector __attribute__((vector_size(width * sizeof(float)))) = float;
+using Vector = Floats;
 using Bits __attribute__((vector_size(width * sizeof(uint32_t)))) = uint32_t;
 using HalfBits __attribute__((vector_size(width * sizeof(uint16_t)))) = uint16_t;
 
@@ -34,17 +30,6 @@ TOUCHSTONE_INLINE Vector load(const Bf16* x) {
     __builtin_memcpy(&values, &widened, sizeof(values));
     return values;
 }
-TOUCHSTONE_INLINE Vector fma(Vector a, Vector b, Vector c) {
-#if defined(__AVX512F__)
-    return _mm512_fmadd_ps(a, b, c);
-#elif defined(__AVX2__)
-    return _mm256_fmadd_ps(a, b, c);
-#else
-    for (int i = 0; i < width; ++i) c[i] = fma_rn(a[i], b[i], c[i]);
-    return c;
-#endif
-}
-
 constexpr int group_vectors = 8;  // accumulators in registers: enough to hide the latency of an addition
 constexpr int group = group_vectors * width;
 
@@ -57,13 +42,13 @@ template <class X>
 struct Squares : sums_detail::Square<X> {
     TOUCHSTONE_INLINE Vector vector(int64_t e, Vector sum) const {
         const Vector v = load(this->x + e);
-        return fma(v, v, sum);
+        return fma_rn(v, v, sum);
     }
 };
 template <class X, class Y>
 struct Products : sums_detail::Product<X, Y> {
     TOUCHSTONE_INLINE Vector vector(int64_t e, Vector sum) const {
-        return fma(load(this->x + e), load(this->y + e), sum);
+        return fma_rn(load(this->x + e), load(this->y + e), sum);
     }
 };
 
