@@ -51,8 +51,12 @@ class Aligned {
     T* data_;
 };
 
-/// Calls work(first row, rows, first column, columns) for every tile of D, in parallel. Tiles are
-/// independent; `work` does not throw.
+/// A tile of D.
+struct Tile {
+    int64_t first_row, rows, first_column, columns;
+};
+
+/// Calls work(tile) for every tile of D, in parallel. Tiles are independent; `work` does not throw.
 template <class Work>
 void for_each_tile(int64_t tile_rows, int64_t rows, int64_t columns, const Work& work) {
     const int64_t row_tiles = (rows + tile_rows - 1) / tile_rows;
@@ -61,10 +65,22 @@ void for_each_tile(int64_t tile_rows, int64_t rows, int64_t columns, const Work&
     for (int64_t panel = 0; panel < panels; ++panel) {
         for (int64_t tile = 0; tile < row_tiles; ++tile) {
             const int64_t first_row = tile * tile_rows, first_column = panel * panel_columns;
-            work(first_row, std::min(tile_rows, rows - first_row), first_column,
-                 std::min(panel_columns, columns - first_column));
+            work(Tile{first_row, std::min(tile_rows, rows - first_row), first_column,
+                      std::min(panel_columns, columns - first_column)});
         }
     }
+}
+
+/// Values [rows][16] of a tile from and to a matrix of `columns` columns.
+void load_tile(const Tile& tile, std::span<const float> from, int64_t columns, float* values) {
+    for (int64_t row = 0; row < tile.rows; ++row)
+        std::copy_n(from.data() + (tile.first_row + row) * columns + tile.first_column, tile.columns,
+                    values + row * panel_columns);
+}
+void store_tile(const Tile& tile, const float* values, int64_t columns, std::span<float> to) {
+    for (int64_t row = 0; row < tile.rows; ++row)
+        std::copy_n(values + row * panel_columns, tile.columns,
+                    to.data() + (tile.first_row + row) * columns + tile.first_column);
 }
 
 float step_of_values(const TensorCoreInstruction* instruction, const float* a, const int16_t* a_exponents,
@@ -140,57 +156,79 @@ const GemmKernels& gemm_kernels(Isa isa) {
     return isa_scalar::gemm_kernels;
 }
 
+namespace {
+
+/// The operands of a chain product: rows of a in the order of the steps, with exponents, and panels of b.
+class ChainOperands {
+  public:
+    ChainOperands(const TensorCoreInstruction& instruction, std::span<const float> a, int64_t k,
+                  const PanelSource& b, const GemmKernels& kernels)
+        : kernels_(kernels),
+          model_(chain_model(instruction)),
+          b_(b),
+          k_(k),
+          values_(a.begin(), a.end()),
+          exponents_(a.size()) {
+        const int64_t count = std::ssize(values_);
+        if (instruction.emulated_fp8) reorder_emulated(values_.data(), count / block, 1);
+        kernels_.operand_exponents(values_.data(), count, smallest(), exponents_.data());
+    }
+
+    /// Carries the chains of a tile, sums [rows][16], over a piece of K. Every part of a panel is decoded
+    /// once and used by all rows.
+    void advance(const Tile& tile, const KPiece& piece, float* sums) const {
+        Aligned<float> panel(k_per_tile * panel_columns);
+        Aligned<int16_t> panel_exponents(k_per_tile * panel_columns);
+        for (int64_t at = piece.first, end = at + piece.count; at < end; at += k_per_tile) {
+            const int64_t count = std::min(k_per_tile, end - at);
+            b_.pack(tile.first_column, tile.columns, at, count, panel.get());
+            if (model_.instruction->emulated_fp8) reorder_emulated(panel.get(), count / block, panel_columns);
+            kernels_.panel_exponents(panel.get(), count, smallest(), panel_exponents.get());
+            for (int64_t row = 0; row < tile.rows; row += 2) {
+                const int64_t start = (tile.first_row + row) * k_ + at;
+                const ChainRows rows{values_.data() + start, exponents_.data() + start, k_,
+                                     std::min<int64_t>(2, tile.rows - row)};
+                advance_chain(kernels_, model_, rows, panel.get(), panel_exponents.get(), count,
+                              sums + row * panel_columns);
+            }
+        }
+    }
+
+  private:
+    int smallest() const {
+        return smallest_exponent(model_.instruction->emulated_fp8 ? OperandFormat::f16
+                                                                  : model_.instruction->format);
+    }
+
+    const GemmKernels& kernels_;
+    ChainModel model_;
+    const PanelSource& b_;
+    int64_t k_;
+    std::vector<float> values_;
+    std::vector<int16_t> exponents_;
+};
+
+}  // namespace
+
 void chain_gemm(const TensorCoreInstruction& instruction, std::span<const float> a, int64_t rows,
                 const PanelSource& b, int64_t columns, int64_t k, std::span<const KPiece> pieces,
                 std::span<const float> c, std::span<float> d, Isa isa) {
     require_pieces(instruction, k, pieces);
-    const GemmKernels& kernels = gemm_kernels(isa);
-    const ChainModel model = chain_model(instruction);
-    const int smallest =
-        smallest_exponent(instruction.emulated_fp8 ? OperandFormat::f16 : instruction.format);
-
-    // 1. The rows of a, once: values in the order of the steps, and exponents.
-    std::vector<float> values(a.begin(), a.end());
-    if (instruction.emulated_fp8) reorder_emulated(values.data(), rows * k / block, 1);
-    std::vector<int16_t> exponents(values.size());
-    kernels.operand_exponents(values.data(), rows * k, smallest, exponents.data());
-
-    for_each_tile(
-        rows_per_tile, rows, columns,
-        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
-            Aligned<float> panel(k_per_tile * panel_columns), running(tile_rows * panel_columns),
-                totals(tile_rows * panel_columns);
-            Aligned<int16_t> panel_exponents(k_per_tile * panel_columns);
-            for (size_t p = 0; p < pieces.size(); ++p) {
-                // 2. A piece starts from +0 or, alone, from c.
-                std::fill_n(running.get(), tile_rows * panel_columns, 0.0f);
-                for (int64_t row = 0; row < tile_rows && !c.empty() && pieces.size() == 1; ++row)
-                    std::copy_n(c.data() + (first_row + row) * columns + first_column, width,
-                                running.get() + row * panel_columns);
-                // 3. K ascending; each part of the panel decoded once and used by every row.
-                for (int64_t at = pieces[p].first, end = at + pieces[p].count; at < end; at += k_per_tile) {
-                    const int64_t count = std::min(k_per_tile, end - at);
-                    b.pack(first_column, width, at, count, panel.get());
-                    if (instruction.emulated_fp8) reorder_emulated(panel.get(), count / block, panel_columns);
-                    kernels.panel_exponents(panel.get(), count, smallest, panel_exponents.get());
-                    for (int64_t row = 0; row < tile_rows; row += 2) {
-                        const int64_t start = (first_row + row) * k + at;
-                        advance_chain(kernels, model,
-                                      {values.data() + start, exponents.data() + start, k,
-                                       std::min<int64_t>(2, tile_rows - row)},
-                                      panel.get(), panel_exponents.get(), count,
-                                      running.get() + row * panel_columns);
-                    }
-                }
-                // 4. Pieces are added in fp32, ascending.
-                for (int64_t i = 0; i < tile_rows * panel_columns; ++i)
-                    totals.get()[i] =
-                        p == 0 ? running.get()[i] : with_canonical_nan(totals.get()[i] + running.get()[i]);
-            }
-            for (int64_t row = 0; row < tile_rows; ++row)
-                std::copy_n(totals.get() + row * panel_columns, width,
-                            d.data() + (first_row + row) * columns + first_column);
-        });
+    const ChainOperands operands(instruction, a, k, b, gemm_kernels(isa));
+    for_each_tile(rows_per_tile, rows, columns, [&](const Tile& tile) {
+        const int64_t count = tile.rows * panel_columns;
+        Aligned<float> sums(count), totals(count);
+        for (size_t p = 0; p < pieces.size(); ++p) {
+            // A piece starts from +0 or, alone, from c; pieces are added in fp32, ascending.
+            std::fill_n(sums.get(), count, 0.0f);
+            if (pieces.size() == 1 && !c.empty()) load_tile(tile, c, columns, sums.get());
+            operands.advance(tile, pieces[p], sums.get());
+            for (int64_t i = 0; i < count; ++i)
+                totals.get()[i] =
+                    p == 0 ? sums.get()[i] : with_canonical_nan(totals.get()[i] + sums.get()[i]);
+        }
+        store_tile(tile, totals.get(), columns, d);
+    });
 }
 
 void lanes_gemm(std::span<const float> a, int64_t rows, const PanelSource& b, int64_t columns, int64_t k,
@@ -199,24 +237,21 @@ void lanes_gemm(std::span<const float> a, int64_t rows, const PanelSource& b, in
         throw UserError(
             {fmt::format("{} lanes", lanes), "lanes_gemm", "a power of two", "see numerics/sum_order.h"});
     const GemmKernels& kernels = gemm_kernels(isa);
-    const int64_t row_accumulators = lanes * panel_columns;
-    for_each_tile(rows_per_lanes_tile, rows, columns,
-                  [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
-                      Aligned<float> panel(k_per_tile * panel_columns),
-                          accumulators(tile_rows * row_accumulators);
-                      for (int64_t at = 0; at < k; at += k_per_tile) {
-                          const int64_t count = std::min(k_per_tile, k - at);
-                          b.pack(first_column, width, at, count, panel.get());
-                          for (int64_t row = 0; row < tile_rows; ++row)
-                              kernels.lane_products(a.data() + (first_row + row) * k + at, panel.get(), count,
-                                                    at, lanes, accumulators.get() + row * row_accumulators);
-                      }
-                      for (int64_t row = 0; row < tile_rows; ++row) {
-                          alignas(64) float sums[panel_columns];
-                          kernels.lane_tree(accumulators.get() + row * row_accumulators, lanes, sums);
-                          std::copy_n(sums, width, d.data() + (first_row + row) * columns + first_column);
-                      }
-                  });
+    const int64_t row_lanes = lanes * panel_columns;
+    for_each_tile(rows_per_lanes_tile, rows, columns, [&](const Tile& tile) {
+        Aligned<float> panel(k_per_tile * panel_columns), accumulators(tile.rows * row_lanes);
+        for (int64_t at = 0; at < k; at += k_per_tile) {
+            const int64_t count = std::min(k_per_tile, k - at);
+            b.pack(tile.first_column, tile.columns, at, count, panel.get());
+            for (int64_t row = 0; row < tile.rows; ++row)
+                kernels.lane_products(a.data() + (tile.first_row + row) * k + at, panel.get(), count, at,
+                                      lanes, accumulators.get() + row * row_lanes);
+        }
+        Aligned<float> sums(tile.rows * panel_columns);
+        for (int64_t row = 0; row < tile.rows; ++row)
+            kernels.lane_tree(accumulators.get() + row * row_lanes, lanes, sums.get() + row * panel_columns);
+        store_tile(tile, sums.get(), columns, d);
+    });
 }
 
 namespace {
@@ -277,28 +312,26 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, con
     const GemmKernels& kernels = gemm_kernels(isa);
     const BlockSummer summer(sum, a, k, kernels);
     const int64_t blocks = k / block;
-    for_each_tile(
-        rows_per_tile, rows, columns,
-        [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
-            Aligned<float> panel(k_per_tile * panel_columns), sums(tile_rows * panel_columns),
-                accumulators(tile_rows * panel_columns);
-            alignas(64) float column_scales[panel_columns] = {};
-            for (int64_t at = 0; at < k; at += block) {
-                const int64_t in_tile = at % k_per_tile, b_index = at / block;
-                if (in_tile == 0) b.pack(first_column, width, at, std::min(k_per_tile, k - at), panel.get());
-                for (int64_t j = 0; j < width; ++j)
-                    column_scales[j] = scales.b[static_cast<size_t>((first_column + j) * blocks + b_index)];
-                summer.sum(first_row, tile_rows, at, panel.get() + in_tile * panel_columns, sums.get());
-                for (int64_t row = 0; row < tile_rows; ++row)
-                    kernels.add_scaled(sums.get() + row * panel_columns,
-                                       scales.a[static_cast<size_t>((first_row + row) * blocks + b_index)],
-                                       column_scales, accumulators.get() + row * panel_columns);
-            }
-            for (int64_t row = 0; row < tile_rows; ++row)
-                for (int64_t j = 0; j < width; ++j)
-                    d[static_cast<size_t>((first_row + row) * columns + first_column + j)] =
-                        with_canonical_nan(accumulators.get()[row * panel_columns + j]);
-        });
+    for_each_tile(rows_per_tile, rows, columns, [&](const Tile& tile) {
+        const int64_t count = tile.rows * panel_columns;
+        Aligned<float> panel(k_per_tile * panel_columns), sums(count), accumulators(count);
+        alignas(64) float column_scales[panel_columns] = {};
+        for (int64_t index = 0; index < blocks; ++index) {
+            const int64_t at = index * block, in_panel = at % k_per_tile;
+            if (in_panel == 0)
+                b.pack(tile.first_column, tile.columns, at, std::min(k_per_tile, k - at), panel.get());
+            for (int64_t j = 0; j < tile.columns; ++j)
+                column_scales[j] = scales.b[static_cast<size_t>((tile.first_column + j) * blocks + index)];
+            summer.sum(tile.first_row, tile.rows, at, panel.get() + in_panel * panel_columns, sums.get());
+            for (int64_t row = 0; row < tile.rows; ++row)
+                kernels.add_scaled(sums.get() + row * panel_columns,
+                                   scales.a[static_cast<size_t>((tile.first_row + row) * blocks + index)],
+                                   column_scales, accumulators.get() + row * panel_columns);
+        }
+        std::transform(accumulators.get(), accumulators.get() + count, accumulators.get(),
+                       with_canonical_nan);
+        store_tile(tile, accumulators.get(), columns, d);
+    });
 }
 
 namespace {
@@ -371,24 +404,20 @@ void fp4_gemm(std::span<const uint8_t> a, std::span<const uint8_t> a_scales, int
     const GemmKernels& kernels = gemm_kernels(isa);
     const int64_t groups = k / block;
     const UnpackedFp4Rows left = unpacked_fp4_rows(a, a_scales);
-    for_each_tile(rows_per_tile, rows, columns,
-                  [&](int64_t first_row, int64_t tile_rows, int64_t first_column, int64_t width) {
-                      Aligned<uint8_t> panel(k * panel_columns);
-                      Aligned<float> column_scales(groups * panel_columns);
-                      pack_fp4_panel(b, first_column, width, k, panel.get());
-                      for (int64_t j = 0; j < width; ++j)
-                          for (int64_t g = 0; g < groups; ++g)
-                              column_scales.get()[g * panel_columns + j] = to_float(
-                                  E8m0{b_scales[static_cast<size_t>((first_column + j) * groups + g)]});
-                      Aligned<float> sums(tile_rows * panel_columns);
-                      const Fp4Rows rows_of_tile{left.values.data() + first_row * k,
-                                                 left.offsets.data() + first_row * groups,
-                                                 left.scales.data() + first_row * groups, tile_rows, groups};
-                      kernels.fp4_rows(rows_of_tile, panel.get(), column_scales.get(), sums.get());
-                      for (int64_t row = 0; row < tile_rows; ++row)
-                          std::copy_n(sums.get() + row * panel_columns, width,
-                                      d.data() + (first_row + row) * columns + first_column);
-                  });
+    for_each_tile(rows_per_tile, rows, columns, [&](const Tile& tile) {
+        Aligned<uint8_t> panel(k * panel_columns);
+        Aligned<float> column_scales(groups * panel_columns), sums(tile.rows * panel_columns);
+        pack_fp4_panel(b, tile.first_column, tile.columns, k, panel.get());
+        for (int64_t j = 0; j < tile.columns; ++j)
+            for (int64_t g = 0; g < groups; ++g)
+                column_scales.get()[g * panel_columns + j] =
+                    to_float(E8m0{b_scales[static_cast<size_t>((tile.first_column + j) * groups + g)]});
+        const Fp4Rows tile_rows{left.values.data() + tile.first_row * k,
+                                left.offsets.data() + tile.first_row * groups,
+                                left.scales.data() + tile.first_row * groups, tile.rows, groups};
+        kernels.fp4_rows(tile_rows, panel.get(), column_scales.get(), sums.get());
+        store_tile(tile, sums.get(), columns, d);
+    });
 }
 
 }  // namespace touchstone
