@@ -1,0 +1,184 @@
+#include "reference/io/safetensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "reference/io/user_error.h"
+
+namespace touchstone {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t length_bytes = 8;
+/// The format's own limit on headers.
+constexpr uint64_t most_header_bytes = 100'000'000;
+
+struct ElementType {
+    std::string_view name;
+    int64_t bytes;
+};
+
+constexpr ElementType element_types[]{
+    {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1},
+    {"U16", 2},  {"I16", 2}, {"F16", 2}, {"BF16", 2},    {"U32", 4},     {"I32", 4},
+    {"F32", 4},  {"U64", 8}, {"I64", 8}, {"F64", 8},
+};
+
+std::optional<int64_t> bytes_of_type(std::string_view name) {
+    for (const ElementType& type : element_types)
+        if (type.name == name) return type.bytes;
+    return std::nullopt;
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& where, const std::string& expected) {
+    throw UserError({what, where, expected, "fetch or write the file again"});
+}
+
+std::vector<std::byte> read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary | std::ios::ate);
+    if (!file)
+        throw UserError({"the file cannot be opened", path, "a readable safetensors file", "check the path"});
+    std::vector<std::byte> data(static_cast<size_t>(std::max<std::streamoff>(file.tellg(), 0)));
+    file.seekg(0);
+    if (!file.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(data.size())))
+        refuse("the file cannot be read to its end", path, "a readable safetensors file");
+    return data;
+}
+
+/// The header's text.
+std::string_view header_of(const std::vector<std::byte>& data, const std::string& path) {
+    uint64_t length = 0;
+    if (data.size() < length_bytes)
+        refuse(fmt::format("{} bytes", data.size()), path, "8 bytes of header length");
+    for (size_t i = 0; i < length_bytes; ++i) length |= uint64_t{static_cast<uint8_t>(data[i])} << (8 * i);
+    if (length > most_header_bytes || length > data.size() - length_bytes)
+        refuse(fmt::format("a header of {} bytes", length), path,
+               fmt::format("at most {} here",
+                           std::min<uint64_t>(most_header_bytes, data.size() - length_bytes)));
+    return {reinterpret_cast<const char*>(data.data()) + length_bytes, static_cast<size_t>(length)};
+}
+
+/// A list of integers from 0 to 2^53, as JSON carries them exactly.
+std::vector<int64_t> integers(const json& entry, const char* key, const std::string& where) {
+    const auto list = entry.find(key);
+    std::vector<int64_t> result;
+    if (list == entry.end() || !list->is_array())
+        refuse(fmt::format("no list \"{}\"", key), where, "a list of integers");
+    for (const json& item : *list) {
+        if (!item.is_number_unsigned() || item.get<uint64_t>() > uint64_t{1} << 53)
+            refuse(fmt::format("{} in \"{}\"", item.dump(), key), where, "an integer from 0 to 2^53");
+        result.push_back(item.get<int64_t>());
+    }
+    return result;
+}
+
+SafetensorsTensor tensor_of(const json& entry, std::span<const std::byte> payload, const std::string& where) {
+    if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string())
+        refuse("no \"dtype\"", where, "an object with dtype, shape and data_offsets");
+    SafetensorsTensor tensor{entry["dtype"].get<std::string>(), integers(entry, "shape", where), {}};
+    const std::optional<int64_t> element_bytes = bytes_of_type(tensor.type);
+    if (!element_bytes) refuse(fmt::format("dtype \"{}\"", tensor.type), where, "a known type");
+    const std::vector<int64_t> offsets = integers(entry, "data_offsets", where);
+    const int64_t size = std::ssize(payload);
+    if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > size)
+        refuse(fmt::format("data_offsets [{}]", fmt::join(offsets, ", ")), where,
+               fmt::format("begin and end inside the {} bytes of tensors", size));
+    // Shapes beyond the file are caught before their product can overflow.
+    int64_t bytes = *element_bytes;
+    for (int64_t extent : tensor.shape) {
+        if (extent != 0 && bytes > size / extent)
+            bytes = size + 1;
+        else
+            bytes *= extent;
+        if (bytes > size) break;
+    }
+    if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) bytes = 0;
+    if (bytes != offsets[1] - offsets[0])
+        refuse(fmt::format("{} bytes for {} [{}]", offsets[1] - offsets[0], tensor.type,
+                           fmt::join(tensor.shape, ", ")),
+               where, "as many as type and shape need");
+    tensor.bytes = payload.subspan(static_cast<size_t>(offsets[0]), static_cast<size_t>(bytes));
+    return tensor;
+}
+
+}  // namespace
+
+int64_t SafetensorsTensor::elements() const {
+    int64_t count = 1;
+    for (int64_t extent : shape) count *= extent;
+    return count;
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path.string()), data_(read_file(path_)) {
+    const std::string_view text = header_of(data_, path_);
+    std::set<std::string> names;
+    const auto once = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (event == json::parse_event_t::key && depth == 1 &&
+            !names.insert(parsed.get<std::string>()).second)
+            refuse(fmt::format("\"{}\" stands twice in the header", parsed.get<std::string>()), path_,
+                   "every name once");
+        return true;
+    };
+    const json header = json::parse(text, once, false);
+    if (!header.is_object())
+        refuse("the header is no JSON object", path_, "tensor names with dtype, shape, data_offsets");
+    const std::span<const std::byte> payload =
+        std::span<const std::byte>(data_).subspan(length_bytes + text.size());
+    std::vector<std::pair<const std::byte*, const SafetensorsTensor*>> order;
+    for (const auto& [name, entry] : header.items()) {
+        if (name == "__metadata__") continue;
+        const auto added =
+            tensors_.emplace(name, tensor_of(entry, payload, fmt::format("{}: {}", path_, name)));
+        if (!added.first->second.bytes.empty())
+            order.emplace_back(added.first->second.bytes.data(), &added.first->second);
+    }
+    std::sort(order.begin(), order.end());
+    const std::byte* next = payload.data();
+    for (const auto& [start, tensor] : order) {
+        if (start != next)
+            refuse(fmt::format("a tensor at byte {}", start - payload.data()), path_,
+                   fmt::format("byte {}: tensors neither overlap nor leave gaps", next - payload.data()));
+        next = start + tensor->bytes.size();
+    }
+    if (next != payload.data() + payload.size())
+        refuse(fmt::format("{} bytes behind the last tensor", payload.data() + payload.size() - next), path_,
+               "none");
+}
+
+const SafetensorsTensor& SafetensorsFile::tensor(std::string_view name) const {
+    const auto found = tensors_.find(name);
+    if (found != tensors_.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& [known, tensor] : tensors_) names.push_back(known);
+    const std::string near = did_you_mean(std::string(name), names);
+    throw UserError({fmt::format("no tensor \"{}\"", name), path_,
+                     fmt::format("one of its {} tensors", names.size()),
+                     near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)});
+}
+
+const SafetensorsTensor& SafetensorsFile::checked(std::string_view name, std::string_view type,
+                                                  size_t element_bytes) const {
+    const SafetensorsTensor& found = tensor(name);
+    if (found.type != type || bytes_of_type(type) != static_cast<int64_t>(element_bytes))
+        throw UserError({fmt::format("{} is {}", name, found.type), path_,
+                         fmt::format("{} in elements of {} bytes", type, element_bytes), ""});
+    return found;
+}
+
+void SafetensorsFile::copy_bytes(std::string_view name, void* to) const {
+    const std::span<const std::byte> bytes = tensor(name).bytes;
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+}
+
+}  // namespace touchstone

@@ -1,0 +1,175 @@
+// Linear layers against the released inference code: recorded inputs and outputs of a tiny model
+// (official_tiny; the folder is TOUCHSTONE_PARITY). Nobody of this project wrote what made them.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "reference/io/safetensors.h"
+#include "reference/linear.h"
+#include "reference/numerics/elementary.h"
+
+using namespace touchstone;
+
+namespace {
+
+constexpr int skipped = 77;
+constexpr Arithmetic arithmetics[]{Arithmetic::exact, Arithmetic::hopper, Arithmetic::released_hopper};
+
+/// The checkpoint and the prefill of 100 tokens.
+struct Recorded {
+    SafetensorsFile model, prefill;
+};
+
+const Recorded& recorded() {
+    static const Recorded files = [] {
+        const char* variable = std::getenv("TOUCHSTONE_PARITY");
+        const std::filesystem::path folder =
+            std::filesystem::path(variable != nullptr ? variable : TOUCHSTONE_PARITY) / "official_tiny";
+        if (!std::filesystem::exists(folder / "prefill100.safetensors")) {
+            std::printf("no %s: skipped; set TOUCHSTONE_PARITY\n",
+                        (folder / "prefill100.safetensors").c_str());
+            std::exit(skipped);
+        }
+        return Recorded{SafetensorsFile(folder / "model.safetensors"),
+                        SafetensorsFile(folder / "prefill100.safetensors")};
+    }();
+    return files;
+}
+
+std::string layer_tensor(int layer, const char* name) {
+    return fmt::format("prefill100/L{:02}.{}", layer, name);
+}
+
+/// An L8 with a weight of the checkpoint.
+std::vector<Bf16> run_fp8(Arithmetic arithmetic, SumOperator op, const std::vector<Bf16>& x, int64_t rows,
+                          const std::string& name) {
+    const SafetensorsFile& model = recorded().model;
+    const std::vector<int64_t>& shape = model.tensor(name + ".weight").shape;
+    const auto codes = model.values<E4m3>(name + ".weight", "F8_E4M3");
+    const auto scales = model.values<E8m0>(name + ".scale", "F8_E8M0");
+    std::vector<Bf16> y(static_cast<size_t>(rows * shape[0]));
+    linear_fp8(arithmetic, op, x, rows, {name, shape[0], shape[1], codes, scales}, std::span<Bf16>(y));
+    return y;
+}
+
+template <class Result>
+std::vector<Result> run_bf16(Arithmetic arithmetic, SumOperator op, const std::vector<Bf16>& x, int64_t rows,
+                             const std::string& name) {
+    const SafetensorsFile& model = recorded().model;
+    const std::vector<int64_t>& shape = model.tensor(name).shape;
+    const auto values = model.values<Bf16>(name, "BF16");
+    std::vector<Result> y(static_cast<size_t>(rows * shape[0]));
+    linear_bf16(arithmetic, op, x, rows, {name, shape[0], shape[1], values}, std::span<Result>(y));
+    return y;
+}
+
+/// Codes of bf16 in the order of their values, so that neighbours are one apart.
+int32_t ordered(Bf16 x) {
+    return x.bits & 0x8000 ? -static_cast<int32_t>(x.bits & 0x7FFF) : static_cast<int32_t>(x.bits);
+}
+
+/// At most one element in a hundred differs, each by one unit in the last place.
+void check_bf16(const std::vector<Bf16>& ours, const std::string& name, const char* arithmetic) {
+    const auto theirs = recorded().prefill.values<Bf16>(name, "BF16");
+    REQUIRE(ours.size() == theirs.size());
+    int64_t differing = 0;
+    int32_t worst = 0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+        const int32_t distance = std::abs(ordered(ours[i]) - ordered(theirs[i]));
+        differing += distance != 0;
+        worst = std::max(worst, distance);
+    }
+    const std::string shown = fmt::format("{}, {}: {} of {} differ, by at most {} units", name, arithmetic,
+                                          differing, ours.size(), worst);
+    INFO(shown);
+    CHECK(differing * 100 <= std::ssize(ours));
+    CHECK(worst <= 1);
+}
+
+/// Within 1e-5 of the row's root mean square.
+void check_fp32(const std::vector<float>& ours, const std::string& name, const char* arithmetic) {
+    const auto theirs = recorded().prefill.values<float>(name, "F32");
+    REQUIRE(ours.size() == theirs.size());
+    const int64_t width = recorded().prefill.tensor(name).shape.back();
+    double worst = 0;
+    for (int64_t row = 0; row < std::ssize(ours) / width; ++row) {
+        double squares = 0, difference = 0;
+        for (int64_t i = row * width; i < (row + 1) * width; ++i) {
+            const double theirs_i = theirs[static_cast<size_t>(i)];
+            squares += theirs_i * theirs_i;
+            difference =
+                std::max(difference, std::abs(static_cast<double>(ours[static_cast<size_t>(i)]) - theirs_i));
+        }
+        worst = std::max(worst, difference / std::sqrt(squares / static_cast<double>(width)));
+    }
+    const std::string shown = fmt::format("{}, {}: {:.2e} of the row's rms", name, arithmetic, worst);
+    INFO(shown);
+    CHECK(worst <= 1e-5);
+}
+
+}  // namespace
+
+TEST_CASE("linear: L8 gives the released code's outputs (wo_b of every layer, the Engram projection)") {
+    const SafetensorsFile& prefill = recorded().prefill;
+    for (Arithmetic arithmetic : arithmetics) {
+        const char* name = arithmetic_name(arithmetic).data();
+        // 13 bits of every block are another sum than the released fp32 one: that twin is for Hopper's own
+        // results.
+        if (arithmetic == Arithmetic::released_hopper) continue;
+        for (int layer = 0; layer < 10; ++layer)
+            check_bf16(run_fp8(arithmetic, SumOperator::wo_b,
+                               prefill.values<Bf16>(layer_tensor(layer, "attn.wo_a_out"), "BF16"), 100,
+                               fmt::format("layers.{}.attn.wo_b", layer)),
+                       layer_tensor(layer, "attn.out"), name);
+        for (int layer : {1, 4})
+            check_bf16(run_fp8(arithmetic, SumOperator::engram_wkv,
+                               prefill.values<Bf16>(layer_tensor(layer, "engram.rows"), "BF16"), 100,
+                               fmt::format("layers.{}.engram.wkv", layer)),
+                       layer_tensor(layer, "engram.kv"), name);
+    }
+}
+
+TEST_CASE("linear: LB gives the released code's outputs (index weights)") {
+    for (Arithmetic arithmetic : arithmetics)
+        for (int layer : {2, 4, 6, 8})
+            check_bf16(run_bf16<Bf16>(arithmetic, SumOperator::index_weights_proj,
+                                      recorded().prefill.values<Bf16>(layer_tensor(layer, "attn.x"), "BF16"),
+                                      100, fmt::format("layers.{}.attn.indexer.weights_proj.weight", layer)),
+                       layer_tensor(layer, "attn.index_weights"), arithmetic_name(arithmetic).data());
+}
+
+TEST_CASE("linear: LF gives the released code's outputs (compressor, gate with its sqrt-softplus, head)") {
+    const SafetensorsFile& prefill = recorded().prefill;
+    for (Arithmetic arithmetic : arithmetics) {
+        const char* name = arithmetic_name(arithmetic).data();
+        for (int layer : {2, 4}) {
+            const auto x = prefill.values<Bf16>(layer_tensor(layer, "attn.x"), "BF16");
+            const std::string compressor = fmt::format("layers.{}.attn.compressor.", layer);
+            check_fp32(
+                run_bf16<float>(arithmetic, SumOperator::compressor_wkv, x, 100, compressor + "wkv.weight"),
+                layer_tensor(layer, "attn.compressor_kv"), name);
+            check_fp32(run_bf16<float>(arithmetic, SumOperator::compressor_wgate, x, 100,
+                                       compressor + "wgate.weight"),
+                       layer_tensor(layer, "attn.compressor_score"), name);
+        }
+        for (int layer = 0; layer < 10; ++layer) {
+            std::vector<float> scores = run_bf16<float>(
+                arithmetic, SumOperator::moe_gate, prefill.values<Bf16>(layer_tensor(layer, "ffn.x"), "BF16"),
+                100, fmt::format("layers.{}.ffn.gate.weight", layer));
+            std::ranges::transform(scores, scores.begin(),
+                                   [](float x) { return elementary::sqrt_softplus(x); });
+            check_fp32(scores, layer_tensor(layer, "ffn.gate_scores"), name);
+        }
+        check_fp32(
+            run_bf16<float>(arithmetic, SumOperator::lm_head,
+                            prefill.values<Bf16>("prefill100/final.normed", "BF16"), 100, "head.weight"),
+            "prefill100/logits_all", name);
+    }
+}
