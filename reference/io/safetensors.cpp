@@ -93,15 +93,10 @@ SafetensorsTensor tensor_of(const json& entry, std::span<const std::byte> payloa
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > size)
         refuse(fmt::format("data_offsets [{}]", fmt::join(offsets, ", ")), where,
                fmt::format("begin and end inside the {} bytes of tensors", size));
-    // Shapes beyond the file are caught before their product can overflow.
+    // What does not fit into the file counts as one byte too many: the product could leave 64 bits.
     int64_t bytes = *element_bytes;
-    for (int64_t extent : tensor.shape) {
-        if (extent != 0 && bytes > size / extent)
-            bytes = size + 1;
-        else
-            bytes *= extent;
-        if (bytes > size) break;
-    }
+    for (int64_t extent : tensor.shape)
+        bytes = extent != 0 && bytes > size / extent ? size + 1 : bytes * extent;
     if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) bytes = 0;
     if (bytes != offsets[1] - offsets[0])
         refuse(fmt::format("{} bytes for {} [{}]", offsets[1] - offsets[0], tensor.type,
