@@ -149,7 +149,8 @@ TEST_CASE("gemm: exact block sums equal sums in 64-bit integers (every instructi
 
 TEST_CASE("gemm: released Hopper blocks are one fp8 wgmma step each (every instruction set)") {
     constexpr int64_t rows = 5, columns = 18, k = 288;
-    const std::vector<float> a = random_e4m3(rows * k, 3), ones(20 * k / 32, 1.0f);
+    const std::vector<float> a = random_e4m3(rows * k, 3), row_ones(rows * k / 32, 1.0f),
+                             column_ones(columns * k / 32, 1.0f);
     const Values b(random_e4m3(columns * k, 4), k);
     const TensorCoreInstruction& instruction = tensor_core_instruction("hopper.wgmma.e4m3");
     std::vector<float> expected, d(rows * columns);
@@ -167,7 +168,8 @@ TEST_CASE("gemm: released Hopper blocks are one fp8 wgmma step each (every instr
             expected.push_back(accumulator);
         }
     for_each_isa([&](Isa isa) {
-        block_scaled_gemm(BlockSum::hopper_fp8_wgmma, a, rows, b, columns, k, {ones, ones}, d, isa);
+        block_scaled_gemm(BlockSum::hopper_fp8_wgmma, a, rows, b, columns, k, {row_ones, column_ones}, d,
+                          isa);
         check_equal(expected, d, std::string(isa_name(isa)));
     });
 }
@@ -229,9 +231,41 @@ TEST_CASE("gemm: fp4 extremes (largest codes, smallest and largest scales, NaN s
     a.codes.pop_back();
     float d = 0;
     CHECK_THROWS_WITH_AS(fp4_gemm(a.codes, a.scales, 1, b.codes, b.scales, 1, 32, {&d, 1}),
-                         doctest::Contains("15 bytes of codes"), UserError);
+                         doctest::Contains("a has 15 elements"), UserError);
     CHECK_THROWS_WITH_AS(fp4_gemm(a.codes, a.scales, 1, b.codes, b.scales, 1, 48, {&d, 1}),
                          doctest::Contains("k is 48"), UserError);
+}
+
+TEST_CASE("gemm: sizes that do not match are refused with the operand named") {
+    constexpr int64_t rows = 2, columns = 3, k = 64;
+    const std::vector<float> a(rows * k), scales_a(rows * 2), scales_b(columns * 2);
+    const Values b(std::vector<float>(columns * k), k);
+    std::vector<float> d(rows * columns);
+    const TensorCoreInstruction& instruction = tensor_core_instruction("hopper.wgmma.bf16");
+    const KPiece whole{0, k}, halves[2] = {{0, 32}, {32, 32}}, gap[2] = {{0, 16}, {32, 32}};
+    const auto chain = [&](std::span<const KPiece> pieces, std::span<const float> left,
+                           std::span<float> out) {
+        chain_gemm(instruction, left, rows, b, columns, k, pieces, {}, out);
+    };
+    CHECK_NOTHROW(chain({&whole, 1}, a, d));
+    CHECK_NOTHROW(chain(halves, a, d));
+    CHECK_THROWS_WITH_AS(chain(gap, a, d), doctest::Contains("begins at 32"), UserError);
+    CHECK_THROWS_WITH_AS(chain({halves, 1}, a, d), doctest::Contains("cover 32 of 64"), UserError);
+    CHECK_THROWS_WITH_AS(chain({&whole, 1}, std::span(a).first(k), d), doctest::Contains("a has 64"),
+                         UserError);
+    CHECK_THROWS_WITH_AS(chain({&whole, 1}, a, std::span(d).first(5)), doctest::Contains("d has 5"),
+                         UserError);
+    CHECK_THROWS_WITH_AS(lanes_gemm(a, rows, b, columns, k, 8, std::span(d).first(5)),
+                         doctest::Contains("d has 5"), UserError);
+    const auto blocks = [&](BlockScales scales, int64_t width) {
+        block_scaled_gemm(BlockSum::exact, a, rows, b, columns, width, scales, d);
+    };
+    CHECK_NOTHROW(blocks({scales_a, scales_b}, k));
+    CHECK_THROWS_WITH_AS(blocks({scales_a, scales_b}, 48), doctest::Contains("k is 48"), UserError);
+    CHECK_THROWS_WITH_AS(blocks({scales_b, scales_b}, k), doctest::Contains("the scales of a has 6"),
+                         UserError);
+    CHECK_THROWS_WITH_AS(blocks({scales_a, scales_a}, k), doctest::Contains("the scales of b has 4"),
+                         UserError);
 }
 
 #ifdef TOUCHSTONE_DNNL

@@ -331,7 +331,10 @@ TEST_CASE("gemm: a weight is decoded at most once per 16 rows (counted)") {
         const int64_t by_lanes =
             decoded_by([&](const PanelSource& source) { lanes_gemm(a, rows, source, columns, k, 256, d); });
         const int64_t by_blocks = decoded_by([&](const PanelSource& source) {
-            block_scaled_gemm(BlockSum::exact, a, rows, source, columns, k, {ones, ones}, d);
+            block_scaled_gemm(BlockSum::exact, a, rows, source, columns, k,
+                              {std::span(ones).first(static_cast<size_t>(rows * k / 32)),
+                               std::span(ones).first(columns * k / 32)},
+                              d);
         });
         for (int64_t decoded : {by_chain, by_lanes, by_blocks}) {
             CHECK(decoded >= columns * k);

@@ -131,6 +131,12 @@ void advance_chain(const GemmKernels& kernels, const ChainModel& model, const Ch
     }
 }
 
+void require_size(const char* where, const char* name, size_t size, int64_t rows, int64_t width) {
+    if (rows >= 0 && width >= 0 && static_cast<int64_t>(size) == rows * width) return;
+    throw UserError({fmt::format("{} has {} elements", name, size), where,
+                     fmt::format("[{}, {}]", rows, width), "pass operands of matching shapes"});
+}
+
 void require_pieces(const TensorCoreInstruction& instruction, int64_t k, std::span<const KPiece> pieces) {
     int64_t next = 0;
     for (const KPiece& piece : pieces) {
@@ -214,6 +220,9 @@ void chain_gemm(const TensorCoreInstruction& instruction, std::span<const float>
                 const PanelSource& b, int64_t columns, int64_t k, std::span<const KPiece> pieces,
                 std::span<const float> c, std::span<float> d, Isa isa) {
     require_pieces(instruction, k, pieces);
+    require_size("chain_gemm", "a", a.size(), rows, k);
+    require_size("chain_gemm", "d", d.size(), rows, columns);
+    if (!c.empty()) require_size("chain_gemm", "c", c.size(), rows, columns);
     const ChainOperands operands(instruction, a, k, b, gemm_kernels(isa));
     for_each_tile(rows_per_tile, rows, columns, [&](const Tile& tile) {
         const int64_t count = tile.rows * panel_columns;
@@ -236,6 +245,8 @@ void lanes_gemm(std::span<const float> a, int64_t rows, const PanelSource& b, in
     if (lanes <= 0 || !std::has_single_bit(static_cast<uint64_t>(lanes)))
         throw UserError(
             {fmt::format("{} lanes", lanes), "lanes_gemm", "a power of two", "see numerics/sum_order.h"});
+    require_size("lanes_gemm", "a", a.size(), rows, k);
+    require_size("lanes_gemm", "d", d.size(), rows, columns);
     const GemmKernels& kernels = gemm_kernels(isa);
     const int64_t row_lanes = lanes * panel_columns;
     for_each_tile(rows_per_lanes_tile, rows, columns, [&](const Tile& tile) {
@@ -309,6 +320,14 @@ class BlockSummer {
 
 void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, const PanelSource& b,
                        int64_t columns, int64_t k, BlockScales scales, std::span<float> d, Isa isa) {
+    const char* where = "block_scaled_gemm";
+    if (k % block != 0)
+        throw UserError(
+            {fmt::format("k is {}", k), where, "a multiple of 32, the elements of one scale", ""});
+    require_size(where, "a", a.size(), rows, k);
+    require_size(where, "the scales of a", scales.a.size(), rows, k / block);
+    require_size(where, "the scales of b", scales.b.size(), columns, k / block);
+    require_size(where, "d", d.size(), rows, columns);
     const GemmKernels& kernels = gemm_kernels(isa);
     const BlockSummer summer(sum, a, k, kernels);
     const int64_t blocks = k / block;
@@ -339,15 +358,12 @@ namespace {
 constexpr std::array<int8_t, 16> doubled_e2m1{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 void require_fp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, int64_t rows, int64_t k,
-                 const char* name) {
+                 const char* name, const char* scales_name) {
     if (k % block != 0)
         throw UserError(
-            {fmt::format("k is {}", k), "fp4_gemm", "a multiple of 32, the channels of one scale", ""});
-    if (static_cast<int64_t>(codes.size()) != rows * k / 2 ||
-        static_cast<int64_t>(scales.size()) != rows * k / block)
-        throw UserError(
-            {fmt::format("{} has {} bytes of codes and {} scales", name, codes.size(), scales.size()),
-             "fp4_gemm", fmt::format("[{}, {}] and [{}, {}]", rows, k / 2, rows, k / block), ""});
+            {fmt::format("k is {}", k), "fp4_gemm", "a multiple of 32, the elements of one scale", ""});
+    require_size("fp4_gemm", name, codes.size(), rows, k / 2);
+    require_size("fp4_gemm", scales_name, scales.size(), rows, k / block);
 }
 
 /// The doubled values of a packed byte, plus 12: the even element first.
@@ -399,8 +415,9 @@ UnpackedFp4Rows unpacked_fp4_rows(std::span<const uint8_t> codes, std::span<cons
 void fp4_gemm(std::span<const uint8_t> a, std::span<const uint8_t> a_scales, int64_t rows,
               std::span<const uint8_t> b, std::span<const uint8_t> b_scales, int64_t columns, int64_t k,
               std::span<float> d, Isa isa) {
-    require_fp4(a, a_scales, rows, k, "a");
-    require_fp4(b, b_scales, columns, k, "b");
+    require_fp4(a, a_scales, rows, k, "a", "the scales of a");
+    require_fp4(b, b_scales, columns, k, "b", "the scales of b");
+    require_size("fp4_gemm", "d", d.size(), rows, columns);
     const GemmKernels& kernels = gemm_kernels(isa);
     const int64_t groups = k / block;
     const UnpackedFp4Rows left = unpacked_fp4_rows(a, a_scales);

@@ -1,7 +1,7 @@
 // Matrix products in every order of summation that the project knows, 16 outputs at a time: the drivers that
 // walk rows, column panels and K, over the kernels of gemm_vector.cpp. What each sum is lies in
 // tensor_core.h, sums.h and the numerics contract; the bits depend on none of M, tiling, instruction set and
-// thread count.
+// thread count. All throw UserError, with nothing written, when sizes do not match.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +72,7 @@ void fp4_gemm(std::span<const uint8_t> a, std::span<const uint8_t> a_scales, int
 
 /// What the kernels of one instruction set need of an instruction. `step` is the definition, taken where the
 /// fast form does not reach: exponents near the ends of fp32, infinities, NaNs; b's elements stand
-/// panel_columns apart.
+/// panel_columns apart, its exponents as panel_exponents puts them.
 struct ChainModel {
     int products;
     int fraction_bits;
