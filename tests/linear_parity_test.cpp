@@ -59,6 +59,30 @@ std::vector<Bf16> run_fp8(Arithmetic arithmetic, SumOperator op, const std::vect
     return y;
 }
 
+/// An L4 with a weight of the checkpoint.
+std::vector<Bf16> run_fp4(Arithmetic arithmetic, SumOperator op, const std::vector<Bf16>& x, int64_t rows,
+                          const std::string& name) {
+    const SafetensorsFile& model = recorded().model;
+    const std::vector<int64_t>& shape = model.tensor(name + ".weight").shape;
+    const auto codes = model.values<uint8_t>(name + ".weight", "I8");
+    const auto scales = model.values<E8m0>(name + ".scale", "F8_E8M0");
+    std::vector<Bf16> y(static_cast<size_t>(rows * shape[0]));
+    linear_fp4(arithmetic, op, x, rows, {name, shape[0], 2 * shape[1], codes, scales}, std::span<Bf16>(y));
+    return y;
+}
+
+/// What goes into w2 of an expert: silu(min(g, 10)) * clamp(u, -10, 10) * weight of the row, rounded to bf16.
+std::vector<Bf16> activations(const std::vector<Bf16>& gate, const std::vector<Bf16>& up,
+                              const std::vector<float>& weights) {
+    std::vector<Bf16> result(gate.size());
+    const size_t width = gate.size() / weights.size();
+    for (size_t i = 0; i < gate.size(); ++i) {
+        const float g = std::min(to_float(gate[i]), 10.0f), u = std::clamp(to_float(up[i]), -10.0f, 10.0f);
+        result[i] = bf16_from_float(elementary::silu(g) * u * weights[i / width]);
+    }
+    return result;
+}
+
 template <class Result>
 std::vector<Result> run_bf16(Arithmetic arithmetic, SumOperator op, const std::vector<Bf16>& x, int64_t rows,
                              const std::string& name) {
@@ -171,5 +195,44 @@ TEST_CASE("linear: LF gives the released code's outputs (compressor, gate with i
             run_bf16<float>(arithmetic, SumOperator::lm_head,
                             prefill.values<Bf16>("prefill100/final.normed", "BF16"), 100, "head.weight"),
             "prefill100/logits_all", name);
+    }
+}
+
+TEST_CASE("linear: L4 and L8 give the released code's experts (every layer, with its recorded routing)") {
+    constexpr int64_t rows = 100, experts = 8, chosen = 2;
+    const SafetensorsFile& prefill = recorded().prefill;
+    for (Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::hopper}) {
+        const char* name = arithmetic_name(arithmetic).data();
+        for (int layer = 0; layer < 10; ++layer) {
+            const auto x = prefill.values<Bf16>(layer_tensor(layer, "ffn.x"), "BF16");
+            const auto ids = prefill.values<int32_t>(layer_tensor(layer, "ffn.experts"), "I32");
+            const auto weights = prefill.values<float>(layer_tensor(layer, "ffn.expert_weights"), "F32");
+            std::vector<float> sums(x.size(), 0.0f);
+            for (int32_t expert = 0; expert < experts; ++expert) {
+                std::vector<float> row_weights(rows, 0.0f);
+                for (size_t i = 0; i < ids.size(); ++i)
+                    if (ids[i] == expert) row_weights[i / chosen] = weights[i];
+                const std::string prefix = fmt::format("layers.{}.ffn.experts.{}.", layer, expert);
+                const auto out = run_fp4(
+                    arithmetic, SumOperator::expert_w2,
+                    activations(run_fp4(arithmetic, SumOperator::expert_w1_w3, x, rows, prefix + "w1"),
+                                run_fp4(arithmetic, SumOperator::expert_w1_w3, x, rows, prefix + "w3"),
+                                row_weights),
+                    rows, prefix + "w2");
+                // A row that did not choose the expert has weight 0 and adds zeros.
+                for (size_t i = 0; i < sums.size(); ++i) sums[i] += to_float(out[i]);
+            }
+            const std::string prefix = fmt::format("layers.{}.ffn.shared_experts.", layer);
+            const auto shared =
+                run_fp8(arithmetic, SumOperator::shared_w2,
+                        activations(run_fp8(arithmetic, SumOperator::shared_w1_w3, x, rows, prefix + "w1"),
+                                    run_fp8(arithmetic, SumOperator::shared_w1_w3, x, rows, prefix + "w3"),
+                                    std::vector<float>(rows, 1.0f)),
+                        rows, prefix + "w2");
+            check_bf16(shared, layer_tensor(layer, "ffn.shared_out"), name);
+            std::vector<Bf16> y(x.size());
+            for (size_t i = 0; i < y.size(); ++i) y[i] = bf16_from_float(sums[i] + to_float(shared[i]));
+            check_bf16(y, layer_tensor(layer, "ffn.out"), name);
+        }
     }
 }
