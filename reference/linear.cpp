@@ -34,26 +34,27 @@ void require_multiple(std::string_view tensor, int64_t inputs, int64_t of) {
            of == block ? "pad the tensors to whole scale blocks" : "use the exact arithmetic, or pad");
 }
 
-void check(std::span<const Bf16> x, int64_t rows, const Fp8Weight& weight, size_t outputs) {
+void require_storage(const Fp8Weight& weight) {
     require_multiple(weight.name, weight.inputs, block);
     require_size(weight.name, weight.codes.size(), weight.outputs, weight.inputs);
     require_size(fmt::format("the scale of {}", weight.name), weight.scales.size(),
                  (weight.outputs + block - 1) / block, weight.inputs / block);
-    require_size(fmt::format("the input of {}", weight.name), x.size(), rows, weight.inputs);
-    require_size(fmt::format("the output of {}", weight.name), outputs, rows, weight.outputs);
 }
 
-void check(std::span<const Bf16> x, int64_t rows, const Fp4Weight& weight, size_t outputs) {
+void require_storage(const Fp4Weight& weight) {
     require_multiple(weight.name, weight.inputs, block);
     require_size(weight.name, weight.codes.size(), weight.outputs, weight.inputs / 2);
     require_size(fmt::format("the scale of {}", weight.name), weight.scales.size(), weight.outputs,
                  weight.inputs / block);
-    require_size(fmt::format("the input of {}", weight.name), x.size(), rows, weight.inputs);
-    require_size(fmt::format("the output of {}", weight.name), outputs, rows, weight.outputs);
 }
 
-void check(std::span<const Bf16> x, int64_t rows, const Bf16Weight& weight, size_t outputs) {
+void require_storage(const Bf16Weight& weight) {
     require_size(weight.name, weight.values.size(), weight.outputs, weight.inputs);
+}
+
+template <class Weight>
+void require_shapes(std::span<const Bf16> x, int64_t rows, const Weight& weight, size_t outputs) {
+    require_storage(weight);
     require_size(fmt::format("the input of {}", weight.name), x.size(), rows, weight.inputs);
     require_size(fmt::format("the output of {}", weight.name), outputs, rows, weight.outputs);
 }
@@ -190,7 +191,7 @@ void chain(SumOperator op, std::span<const float> x, int64_t rows, const PanelSo
 template <class Weight>
 void block_scaled_linear(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
                          const Weight& weight, std::span<float> y) {
-    check(x, rows, weight, y.size());
+    require_shapes(x, rows, weight, y.size());
     const QuantizedRows quantized = quantize_linear_input(x, rows, weight.inputs);
     if (arithmetic == Arithmetic::hopper) {
         require_exact_fold(weight);
@@ -261,7 +262,7 @@ void linear_fp4(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, 
 
 void linear_bf16(Arithmetic arithmetic, SumOperator op, std::span<const Bf16> x, int64_t rows,
                  const Bf16Weight& weight, std::span<float> y) {
-    check(x, rows, weight, y.size());
+    require_shapes(x, rows, weight, y.size());
     std::vector<float> values(x.size());
     std::transform(x.begin(), x.end(), values.begin(), [](Bf16 v) { return to_float(v); });
     const Bf16Panels panels(weight);

@@ -19,12 +19,10 @@ enum class Arithmetic : uint8_t {
     /// acc = fma(block, sa * sw, acc), blocks ascending. bf16 products: fp32 FMA into the lanes of the table.
     exact,
     /// Operands dequantised exactly to bf16, scales folded in, then the chain of hopper.wgmma.bf16 over K, in
-    /// the pieces
-    /// of the table: what our kernels do on H100 and H200.
+    /// the pieces of the table: what our kernels do on H100 and H200.
     hopper,
     /// Block-scaled products: one fp8 wgmma step per scale block from +0, then the accumulation of `exact`,
-    /// as kernels
-    /// that lower to fp8 wgmma do. bf16 products as in `hopper`.
+    /// as kernels that lower to fp8 wgmma do. bf16 products as in `hopper`.
     released_hopper,
 };
 

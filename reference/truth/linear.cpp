@@ -21,7 +21,7 @@ Matrix dequantized_input(std::span<const Bf16> x, int64_t rows, int64_t inputs) 
     return result;
 }
 
-/// Calls visit(m, n, row of a, row of b) for every output and stores what it returns.
+/// bound(products over K) of every output, enlarged by the slack.
 template <class Bound>
 Matrix for_each_output(const LinearOperands& operands, const Bound& bound) {
     Matrix result(operands.a.rows(), operands.b.rows());
