@@ -7,11 +7,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "reference/io/user_error.h"
+#include "reference/numerics/tensor_core.h"
 
 using namespace touchstone;
 namespace fs = std::filesystem;
@@ -127,6 +130,23 @@ TEST_CASE("device receipt: a wrong hash is noticed") {
     receipt.hashes.output ^= 1;
     receipt.hashes.input ^= 1;
     CHECK_FALSE(disagreement(receipt).empty());
+}
+
+TEST_CASE(
+    "device receipts: a row of the tensor-core table is marked measured where 10^8 steps were, and only "
+    "there") {
+    std::map<std::string, int64_t, std::less<>> steps;
+    for (const fs::path& file : receipt_files())
+        for (const DeviceReceipt& receipt : read_device_receipts(file))
+            if (const auto* chain = std::get_if<TensorCoreCase>(&receipt.device_case))
+                steps[chain->instruction] += receipt.hashes.outputs * chain->steps;
+    for (const TensorCoreInstruction& instruction : tensor_core_instructions()) {
+        const int64_t measured = steps.contains(instruction.name) ? steps.find(instruction.name)->second : 0;
+        const std::string shown = fmt::format("{}: receipts of {} steps", instruction.name, measured);
+        INFO(shown);
+        CHECK((instruction.evidence == Evidence::measured) == (measured >= 100'000'000));
+    }
+    CHECK(steps["hopper.mma.s8"] >= 100'000'000);
 }
 
 #ifdef TOUCHSTONE_EVERY_RECEIPT
