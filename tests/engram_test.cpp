@@ -17,6 +17,7 @@
 #include "reference/io/user_error.h"
 #include "reference/model/model.h"
 #include "reference/numerics/random.h"
+#include "reference/truth/engram.h"
 
 using namespace touchstone;
 
@@ -196,37 +197,53 @@ BoundedSum bounded_sum(std::span<const double> terms) {
     return {sums[0], loss};
 }
 
-/// The gate in double, and how far the fp32 one may be from it.
+/// The gate of truth, and how far the fp32 one may be from it.
 struct BoundedGate {
     double gate, bound;
 };
 
-BoundedGate truth_of_gate(std::span<const Bf16> h, std::span<const Bf16> key, std::span<const float> weight,
-                          double norm_eps) {
+BoundedGate truth_of_gate(std::span<const Bf16> h, std::span<const Bf16> key, std::span<const Bf16> q_weight,
+                          std::span<const Bf16> k_weight, double norm_eps) {
+    const auto row = [](std::span<const Bf16> values) {
+        truth::Matrix result(1, std::ssize(values));
+        for (Eigen::Index d = 0; d < result.size(); ++d)
+            result(0, d) = static_cast<double>(to_float(values[static_cast<size_t>(d)]));
+        return result;
+    };
+    const truth::Matrix x = row(h), k = row(key), q_gain = row(q_weight), k_gain = row(k_weight);
+    const double gate = truth::engram_gate(x, k, q_gain, k_gain, norm_eps)(0, 0);
+
     const double channels = static_cast<double>(h.size());
-    std::vector<double> hh, kk, hwk;
-    double products = 0;  // |(h w) k|: h w is rounded once
-    for (size_t d = 0; d < h.size(); ++d) {
-        const double x = static_cast<double>(to_float(h[d])), k = static_cast<double>(to_float(key[d]));
-        hh.push_back(x * x), kk.push_back(k * k), hwk.push_back(x * static_cast<double>(weight[d]) * k);
-        products += std::abs(hwk.back());
-    }
-    // 1 / sqrt(sum / D + eps): the sum's loss, four roundings, the first two halved by the root.
+    const auto bounded = [](const truth::Matrix& terms) {
+        return bounded_sum({terms.data(), static_cast<size_t>(terms.size())});
+    };
+    // 1 / sqrt(sum / D + eps): the sum's loss and the roundings of quotient and sum, halved by the root; the
+    // root's and the reciprocal's.
     double relative = 0, rstd = 1;
-    for (const BoundedSum& squares : {bounded_sum(hh), bounded_sum(kk)}) {
+    for (const truth::Matrix* side : {&x, &k}) {
+        const BoundedSum squares = bounded(side->cwiseProduct(*side));
         const double mean = squares.sum / channels + norm_eps;
         rstd /= std::sqrt(mean);
         relative += squares.loss / channels / mean / 2 + u + 2 * u;
     }
-    const BoundedSum raw = bounded_sum(hwk);
+    // h times both gains is rounded once.
+    const truth::Matrix terms = x.cwiseProduct(q_gain).cwiseProduct(k_gain).cwiseProduct(k);
+    const BoundedSum raw = bounded(terms);
     const double scale = rstd / std::sqrt(channels), dot = raw.sum * scale;
     // Three products, and D^-0.5 itself.
-    const double dot_loss = (raw.loss + u * products) * scale + std::abs(dot) * (relative + 4 * u);
-    const double root = std::sqrt(std::max(std::abs(dot), static_cast<double>(1e-6f)));
-    const double root_loss = dot_loss / (2 * root) + u * root;
-    const double gate = 1 / (1 + std::exp(-std::copysign(root, dot)));
+    const double dot_loss =
+        (raw.loss + u * terms.cwiseAbs().sum()) * scale + std::abs(dot) * (relative + 4 * u);
+    const double root = std::sqrt(std::max(std::abs(dot), 1e-6));
+    const double root_loss = dot_loss / (2 * root) + 2 * u * root;  // 1e-6 in fp32 is as far off
     // exp within one ulp, then a sum and a quotient.
     return {gate, slack * gate * ((1 - gate) * (root_loss + 2 * u) + 2 * u)};
+}
+
+std::vector<float> gains(std::span<const Bf16> q_weight, std::span<const Bf16> k_weight) {
+    std::vector<float> result(q_weight.size());
+    std::ranges::transform(q_weight, k_weight, result.begin(),
+                           [](Bf16 q, Bf16 k) { return to_float(q) * to_float(k); });
+    return result;
 }
 
 }  // namespace
@@ -400,6 +417,31 @@ TEST_CASE("engram: rows lie in their column's part of the table (random ids)") {
     }
 }
 
+TEST_CASE("engram: rows are those of truth (random ids, dead positions)") {
+    for (const char* name : {"real", "tiny"}) {
+        const EngramHash hash = engram_hash(preset(name));
+        std::vector<int32_t> ids(500);
+        for (size_t i = 0; i < ids.size(); ++i) {
+            const PhiloxBlock block = RandomStream{21, 14}.block(i);
+            ids[i] = block.words[0] % 5 == 0
+                         ? engram_dead
+                         : static_cast<int32_t>(block.words[1] %
+                                                static_cast<uint64_t>(hash.compressed_vocab_size));
+        }
+        const std::vector<int64_t> history(ids.begin(), ids.end());
+        for (size_t layer = 0; layer < 2; ++layer) {
+            const EngramLayerHash& of = hash.layers[layer];
+            std::vector<int64_t> expected;
+            for (const auto& row :
+                 truth::engram_row_ids(history, 500, hash.heads, 3, {of.multipliers, of.primes, of.offsets}))
+                expected.insert(expected.end(), row.begin(), row.end());
+            CAPTURE(name);
+            CAPTURE(layer);
+            CHECK(engram_row_ids(hash, layer, 3, {}, ids) == expected);
+        }
+    }
+}
+
 TEST_CASE("engram: token ids outside the vocabulary are refused (-1, 129280)") {
     const TokenMap map = TokenMap::without_tokenizer(preset("real"));
     const std::vector<int32_t> ends{0, 99091, 99092, 129279};
@@ -570,11 +612,11 @@ TEST_CASE("engram: the published gate example (D = 4)") {
         for (float value : values) result.push_back(bf16_from_float(value));
         return result;
     };
-    const std::vector<Bf16> h = bf16({1, -2, 0.5f, 3}), key = bf16({0.5f, 1, -1, 2});
-    const std::vector<float> weight{2, 0.5f, 2, 0.5f};
-    const float gate = engram_gate(h, key, weight, 1e-20f);
+    const std::vector<Bf16> h = bf16({1, -2, 0.5f, 3}), key = bf16({0.5f, 1, -1, 2}),
+                            q = bf16({1, 0.5f, 2, 1}), k = bf16({2, 1, 1, 0.5f});
+    const float gate = engram_gate(h, key, gains(q, k), 1e-20f);
     CHECK(std::abs(static_cast<double>(gate) - 0.65724431415) < 2e-7);
-    const BoundedGate truth = truth_of_gate(h, key, weight, 1e-20);
+    const BoundedGate truth = truth_of_gate(h, key, q, k, 1e-20);
     CHECK(std::abs(truth.gate - 0.65724431415) < 1e-11);
     CHECK(std::abs(static_cast<double>(gate) - truth.gate) <= truth.bound);
 }
@@ -616,11 +658,10 @@ TEST_CASE("engram: gates stay within the bound of double and reach a hundredth o
             const float scale = std::ldexp(1.0f, static_cast<int>(i % 9) - 4);
             const std::vector<Bf16> h = random_bf16(channels, 100 + i, scale),
                                     key = random_bf16(channels, 200 + i),
-                                    q = random_bf16(channels, 300 + i, 1, 1);
-            std::vector<float> weight(q.size());
-            std::ranges::transform(q, weight.begin(), [](Bf16 x) { return to_float(x) * 1.25f; });
-            const float gate = engram_gate(h, key, weight, 1e-20f);
-            const BoundedGate truth = truth_of_gate(h, key, weight, static_cast<double>(1e-20f));
+                                    q = random_bf16(channels, 300 + i, 1, 1),
+                                    k = random_bf16(channels, 400 + i, 1, 1);
+            const float gate = engram_gate(h, key, gains(q, k), 1e-20f);
+            const BoundedGate truth = truth_of_gate(h, key, q, k, static_cast<double>(1e-20f));
             const double share = std::abs(static_cast<double>(gate) - truth.gate) / truth.bound;
             worst = std::max(worst, share);
             CAPTURE(channels);
@@ -645,17 +686,15 @@ TEST_CASE(
         CHECK(r.result.kv == kv);
         for (int64_t token = 0; token < c.tokens; ++token)
             for (int64_t stream = 0; stream < 4; ++stream) {
-                std::vector<float> gains;
-                for (size_t d = 0; d < 96; ++d)
-                    gains.push_back(to_float(slice(c.q_weight, stream, 96)[d]) *
-                                    to_float(slice(c.k_weight, stream, 96)[d]));
+                const std::vector<float> weight =
+                    gains(slice(c.q_weight, stream, 96), slice(c.k_weight, stream, 96));
                 const auto h = slice(c.h, token * 4 + stream, 96), out = slice(r.h, token * 4 + stream, 96);
                 const float gate = r.result.gate[static_cast<size_t>(token * 4 + stream)];
                 const std::string shown =
                     fmt::format("{}, token {}, stream {}", arithmetic_name(arithmetic), token, stream);
                 INFO(shown);
                 CHECK(float_bits(gate) ==
-                      float_bits(engram_gate(h, slice(kv, token * 5 + stream, 96), gains, 1e-20f)));
+                      float_bits(engram_gate(h, slice(kv, token * 5 + stream, 96), weight, 1e-20f)));
                 const auto value = slice(kv, token * 5 + 4, 96);
                 int64_t differing = 0;
                 for (size_t d = 0; d < 96; ++d) {
