@@ -349,7 +349,7 @@ TEST_CASE("engram: rows of five ids (text model 18.4; the largest id)") {
     for (size_t layer = 0; layer < 2; ++layer) {
         const std::vector<int64_t> rows = engram_row_ids(hash, layer, 2, {}, ids);
         size_t i = 0;
-        for (size_t column : {0, 7, 8, 15, 16, 23}) {
+        for (size_t column : std::array<size_t, 6>{0, 7, 8, 15, 16, 23}) {
             CAPTURE(layer);
             CAPTURE(column);
             CHECK(rows[column] == first[layer][i]);
@@ -380,7 +380,7 @@ TEST_CASE("engram: prefill, chunks and decode give the same rows (dead positions
         const std::vector<int32_t> ids = map.compress(tokens, image);
         for (size_t layer = 0; layer < hash.layers.size(); ++layer) {
             const std::vector<int64_t> whole = engram_row_ids(hash, layer, map.pad(), {}, ids);
-            for (size_t chunk : {1, 2, 3, 4, 5, 7, 23}) {
+            for (size_t chunk : std::array<size_t, 7>{1, 2, 3, 4, 5, 7, 23}) {
                 std::vector<int64_t> joined, from_least_history;
                 for (size_t at = 0; at < length; at += chunk) {
                     const auto part = std::span<const int32_t>(ids).subspan(at, std::min(chunk, length - at));
