@@ -1,56 +1,33 @@
 // Linear layers against the released inference code: recorded inputs and outputs of a tiny model
-// (official_tiny; the folder is TOUCHSTONE_PARITY). Nobody of this project wrote what made them.
+// (tests/official_tiny.h). Nobody of this project wrote what made them.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "reference/io/safetensors.h"
 #include "reference/linear.h"
 #include "reference/numerics/elementary.h"
+#include "tests/official_tiny.h"
 
 using namespace touchstone;
 
 namespace {
 
-constexpr int skipped = 77;
 constexpr Arithmetic arithmetics[]{Arithmetic::exact, Arithmetic::hopper, Arithmetic::released_hopper};
 
-/// The checkpoint and the prefill of 100 tokens.
-struct Recorded {
-    SafetensorsFile model, prefill;
-};
-
-const Recorded& recorded() {
-    static const Recorded files = [] {
-        const char* variable = std::getenv("TOUCHSTONE_PARITY");
-        const std::filesystem::path folder =
-            std::filesystem::path(variable != nullptr ? variable : TOUCHSTONE_PARITY) / "official_tiny";
-        if (!std::filesystem::exists(folder / "prefill100.safetensors")) {
-            std::printf("no %s: skipped; set TOUCHSTONE_PARITY\n",
-                        (folder / "prefill100.safetensors").c_str());
-            std::exit(skipped);
-        }
-        return Recorded{SafetensorsFile(folder / "model.safetensors"),
-                        SafetensorsFile(folder / "prefill100.safetensors")};
-    }();
-    return files;
-}
-
 std::string layer_tensor(int layer, const char* name) {
-    return fmt::format("prefill100/L{:02}.{}", layer, name);
+    return official_tiny::layer_tensor("prefill100", layer, name);
 }
 
 /// An L8 with a weight of the checkpoint.
 std::vector<Bf16> run_fp8(Arithmetic arithmetic, SumOperator op, const std::vector<Bf16>& x, int64_t rows,
                           const std::string& name) {
-    const SafetensorsFile& model = recorded().model;
+    const SafetensorsFile& model = official_tiny::file("model");
     const std::vector<int64_t>& shape = model.tensor(name + ".weight").shape;
     const auto codes = model.values<E4m3>(name + ".weight", "F8_E4M3");
     const auto scales = model.values<E8m0>(name + ".scale", "F8_E8M0");
@@ -62,7 +39,7 @@ std::vector<Bf16> run_fp8(Arithmetic arithmetic, SumOperator op, const std::vect
 /// An L4 with a weight of the checkpoint.
 std::vector<Bf16> run_fp4(Arithmetic arithmetic, SumOperator op, const std::vector<Bf16>& x, int64_t rows,
                           const std::string& name) {
-    const SafetensorsFile& model = recorded().model;
+    const SafetensorsFile& model = official_tiny::file("model");
     const std::vector<int64_t>& shape = model.tensor(name + ".weight").shape;
     const auto codes = model.values<uint8_t>(name + ".weight", "I8");
     const auto scales = model.values<E8m0>(name + ".scale", "F8_E8M0");
@@ -86,7 +63,7 @@ std::vector<Bf16> activations(const std::vector<Bf16>& gate, const std::vector<B
 template <class Result>
 std::vector<Result> run_bf16(Arithmetic arithmetic, SumOperator op, const std::vector<Bf16>& x, int64_t rows,
                              const std::string& name) {
-    const SafetensorsFile& model = recorded().model;
+    const SafetensorsFile& model = official_tiny::file("model");
     const std::vector<int64_t>& shape = model.tensor(name).shape;
     const auto values = model.values<Bf16>(name, "BF16");
     std::vector<Result> y(static_cast<size_t>(rows * shape[0]));
@@ -101,7 +78,7 @@ int32_t ordered(Bf16 x) {
 
 /// At most one element in a hundred differs, each by one unit in the last place.
 void check_bf16(const std::vector<Bf16>& ours, const std::string& name, const char* arithmetic) {
-    const auto theirs = recorded().prefill.values<Bf16>(name, "BF16");
+    const auto theirs = official_tiny::file("prefill100").values<Bf16>(name, "BF16");
     REQUIRE(ours.size() == theirs.size());
     int64_t differing = 0;
     int32_t worst = 0;
@@ -119,9 +96,9 @@ void check_bf16(const std::vector<Bf16>& ours, const std::string& name, const ch
 
 /// Within 1e-5 of the row's root mean square.
 void check_fp32(const std::vector<float>& ours, const std::string& name, const char* arithmetic) {
-    const auto theirs = recorded().prefill.values<float>(name, "F32");
+    const auto theirs = official_tiny::file("prefill100").values<float>(name, "F32");
     REQUIRE(ours.size() == theirs.size());
-    const int64_t width = recorded().prefill.tensor(name).shape.back();
+    const int64_t width = official_tiny::file("prefill100").tensor(name).shape.back();
     double worst = 0;
     for (int64_t row = 0; row < std::ssize(ours) / width; ++row) {
         double squares = 0, difference = 0;
@@ -141,7 +118,7 @@ void check_fp32(const std::vector<float>& ours, const std::string& name, const c
 }  // namespace
 
 TEST_CASE("linear: L8 gives the released code's outputs (wo_b of every layer, the Engram projection)") {
-    const SafetensorsFile& prefill = recorded().prefill;
+    const SafetensorsFile& prefill = official_tiny::file("prefill100");
     for (Arithmetic arithmetic : arithmetics) {
         const char* name = arithmetic_name(arithmetic).data();
         // 13 bits of every block are another sum than the released fp32 one: that twin is for Hopper's own
@@ -163,14 +140,16 @@ TEST_CASE("linear: L8 gives the released code's outputs (wo_b of every layer, th
 TEST_CASE("linear: LB gives the released code's outputs (index weights)") {
     for (Arithmetic arithmetic : arithmetics)
         for (int layer : {2, 4, 6, 8})
-            check_bf16(run_bf16<Bf16>(arithmetic, SumOperator::index_weights_proj,
-                                      recorded().prefill.values<Bf16>(layer_tensor(layer, "attn.x"), "BF16"),
-                                      100, fmt::format("layers.{}.attn.indexer.weights_proj.weight", layer)),
-                       layer_tensor(layer, "attn.index_weights"), arithmetic_name(arithmetic).data());
+            check_bf16(
+                run_bf16<Bf16>(
+                    arithmetic, SumOperator::index_weights_proj,
+                    official_tiny::file("prefill100").values<Bf16>(layer_tensor(layer, "attn.x"), "BF16"),
+                    100, fmt::format("layers.{}.attn.indexer.weights_proj.weight", layer)),
+                layer_tensor(layer, "attn.index_weights"), arithmetic_name(arithmetic).data());
 }
 
 TEST_CASE("linear: LF gives the released code's outputs (compressor, gate with its sqrt-softplus, head)") {
-    const SafetensorsFile& prefill = recorded().prefill;
+    const SafetensorsFile& prefill = official_tiny::file("prefill100");
     for (Arithmetic arithmetic : arithmetics) {
         const char* name = arithmetic_name(arithmetic).data();
         for (int layer : {2, 4}) {
@@ -200,7 +179,7 @@ TEST_CASE("linear: LF gives the released code's outputs (compressor, gate with i
 
 TEST_CASE("linear: L4 and L8 give the released code's experts (every layer, with its recorded routing)") {
     constexpr int64_t rows = 100, experts = 8, chosen = 2;
-    const SafetensorsFile& prefill = recorded().prefill;
+    const SafetensorsFile& prefill = official_tiny::file("prefill100");
     for (Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::hopper}) {
         const char* name = arithmetic_name(arithmetic).data();
         for (int layer = 0; layer < 10; ++layer) {
