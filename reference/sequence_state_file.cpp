@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 #include <set>
 
 #include "reference/io/safetensors.h"
@@ -40,20 +40,23 @@ struct SequenceStateFile {
     static std::vector<StateTensor> tensors(const SequenceState& state, const ModelConfig& config) {
         const std::string dump = dump_config(config);
         std::vector<StateTensor> all;
-        all.push_back(tensor("config", "U8", std::span(dump)));
-        all.push_back(tensor("tokens", "I64", std::span(&state.tokens_, 1)));
-        all.push_back(tensor("engram_history", "I32", std::span(state.engram_history_)));
+        all.push_back(tensor("config", "U8", std::span<const char>(dump)));
+        all.push_back(tensor("tokens", "I64", std::span<const int64_t>(&state.tokens_, 1)));
+        all.push_back(tensor("engram_history", "I32", std::span<const int32_t>(state.engram_history_)));
         for (int layer = 0; layer < state.layers(); ++layer) {
             const WindowCache& window = state.window(layer);
             const int64_t positions[]{window.first(), window.end()};
-            all.push_back(tensor(window_name(layer), "U8", std::span(std::as_const(window).saved())));
-            all.push_back(tensor(window_name(layer) + ".positions", "I64", std::span(positions)));
+            all.push_back(tensor(window_name(layer), "U8", std::span<const std::byte>(window.saved())));
+            all.push_back(
+                tensor(window_name(layer) + ".positions", "I64", std::span<const int64_t>(positions)));
         }
         for (const auto& [layer, source] : state.sources_) {
             all.push_back(tensor(source_name(layer, "main"), "U8", source.main.pages()));
             all.push_back(tensor(source_name(layer, "keys"), "U8", source.keys.pages()));
-            all.push_back(tensor(source_name(layer, "open_kv"), "F32", std::span(source.open.kv)));
-            all.push_back(tensor(source_name(layer, "open_score"), "F32", std::span(source.open.score)));
+            all.push_back(
+                tensor(source_name(layer, "open_kv"), "F32", std::span<const float>(source.open.kv)));
+            all.push_back(
+                tensor(source_name(layer, "open_score"), "F32", std::span<const float>(source.open.score)));
         }
         return all;
     }
