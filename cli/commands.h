@@ -43,6 +43,32 @@ struct ReplayOptions {
     OutputFormat output;
 };
 
+/// touchstone checkpoint make.
+struct CheckpointMakeOptions {
+    std::string config;
+    std::string seed = "1";
+    std::string out;
+    std::string layer;  ///< empty: all
+    std::string shard_bytes = "5GB";
+    bool engram_tables = false;
+    bool json = false;
+};
+
+/// touchstone checkpoint verify.
+struct CheckpointVerifyOptions {
+    std::string folder;
+    std::string layer;  ///< empty: all
+    bool values = false;
+    bool json = false;
+};
+
+/// touchstone checkpoint show.
+struct CheckpointShowOptions {
+    std::string folder;
+    std::string tensor;  ///< empty: all of them, counted
+    OutputFormat output;
+};
+
 /// touchstone gpu probe.
 struct GpuProbeOptions {
     int64_t steps = 100'000'000;  ///< per instruction and variant
@@ -74,5 +100,10 @@ int run_gpu_cublas(const GpuCublasOptions& options);
 void run_kv(const KvOptions& options);
 void run_layers(const LayersOptions& options);
 void run_replay(const ReplayOptions& options);
+void run_checkpoint_make(const CheckpointMakeOptions& options);
+void run_checkpoint_show(const CheckpointShowOptions& options);
+
+/// Exit code 0, or 1 when the checkpoint is not what its configuration says.
+int run_checkpoint_verify(const CheckpointVerifyOptions& options);
 
 }  // namespace touchstone::cli

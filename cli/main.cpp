@@ -109,6 +109,76 @@ void add_replay_command(CLI::App& app) {
     command->callback([options] { run_replay(*options); });
 }
 
+void add_checkpoint_make(CLI::App& checkpoint) {
+    auto options = std::make_shared<CheckpointMakeOptions>();
+    CLI::App* command = checkpoint.add_subcommand(
+        "make", "Writes a synthetic checkpoint: released names, types and shapes, random numbers");
+    command->add_option("--config", options->config, "Preset name or path to a config.json (V4.1)")
+        ->required();
+    command->add_option("--seed", options->seed, "Which numbers, 0 to 2^64 - 1")->capture_default_str();
+    command->add_option("--out", options->out, "Folder to write, new or empty")->required();
+    command->add_option("--layer", options->layer,
+                        "Only the tensors of this layer (draft stages follow the backbone)");
+    command->add_flag("--engram-tables", options->engram_tables,
+                      "With --layer: the layer's Engram table too (101 GB in deepseek-v4.1-flash)");
+    command->add_option("--shard-bytes", options->shard_bytes, "Tensors per file, e.g. 500MB, 5GB")
+        ->capture_default_str();
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.checkpoint_make/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone checkpoint make --config tiny --seed 1 --out tiny-checkpoint\n"
+        "  touchstone checkpoint make --config deepseek-v4.1-flash --layer 3 --out layer3");
+    command->callback([options] { run_checkpoint_make(*options); });
+}
+
+void add_checkpoint_verify(CLI::App& checkpoint, int& exit_code) {
+    auto options = std::make_shared<CheckpointVerifyOptions>();
+    CLI::App* command = checkpoint.add_subcommand(
+        "verify", "Are all tensors there, with the released names, types and shapes? (exit 1: no)");
+    command->add_option("folder", options->folder, "Folder with config.json and safetensors files")
+        ->required();
+    command->add_option("--layer", options->layer, "Only the tensors of this layer");
+    command->add_flag("--values", options->values,
+                      "Read every tensor: NaN scales and codes, bf16 and fp32 that are not finite");
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.checkpoint_verify/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone checkpoint verify tiny-checkpoint --values\n"
+        "  touchstone checkpoint verify layer3 --layer 3 --json");
+    command->callback([options, &exit_code] { exit_code = run_checkpoint_verify(*options); });
+}
+
+void add_checkpoint_show(CLI::App& checkpoint) {
+    auto options = std::make_shared<CheckpointShowOptions>();
+    CLI::App* command = checkpoint.add_subcommand(
+        "show", "Tensors by component and layer; or one tensor: type, shape, first values, min, max, rms");
+    command->add_option("folder", options->folder, "Folder with config.json and safetensors files")
+        ->required();
+    command->add_option("tensor", options->tensor, "A tensor's name, e.g. layers.0.attn.wq_a.weight");
+    CLI::Option* json_flag = command->add_flag(
+        "--json", options->output.json,
+        "One JSON object (schema touchstone.checkpoint_show/1, of a tensor touchstone.checkpoint_tensor/1)");
+    command->add_flag("--csv", options->output.csv, "The layers, or the tensor, as CSV")->excludes(json_flag);
+    command->footer(
+        "Examples:\n"
+        "  touchstone checkpoint show tiny-checkpoint\n"
+        "  touchstone checkpoint show tiny-checkpoint layers.0.attn.wq_a.weight --json");
+    command->callback([options] { run_checkpoint_show(*options); });
+}
+
+void add_checkpoint_command(CLI::App& app, int& exit_code) {
+    CLI::App* checkpoint =
+        app.add_subcommand("checkpoint", "Makes synthetic checkpoints; verifies and shows any");
+    checkpoint->require_subcommand(1);
+    add_checkpoint_make(*checkpoint);
+    add_checkpoint_verify(*checkpoint, exit_code);
+    add_checkpoint_show(*checkpoint);
+    checkpoint->footer(
+        "Examples:\n"
+        "  touchstone checkpoint make --config tiny --seed 1 --out small-checkpoint\n"
+        "  touchstone checkpoint verify small-checkpoint --values");
+}
+
 void add_gpu_probe(CLI::App& gpu, int& exit_code) {
     auto options = std::make_shared<GpuProbeOptions>();
     CLI::App* command = gpu.add_subcommand(
@@ -184,6 +254,7 @@ int main(int argc, char** argv) {
     add_layers_command(app);
     add_replay_command(app);
     int exit_code = 0;
+    add_checkpoint_command(app, exit_code);
     add_gpu_command(app, exit_code);
     app.footer(
         "Every command has --help with examples, --json and --csv.\n"
