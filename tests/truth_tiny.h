@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reference/truth/model.h"
@@ -71,13 +73,18 @@ inline std::set<int64_t> selection(const double* row, int64_t count) {
 /// Rows of a recorded tensor [rows, ..].
 struct RecordedRows {
     std::vector<double> values;
-    int64_t rows, width;
+    int64_t rows = 0, width = 0;
     const double* row(int64_t i) const { return values.data() + i * width; }
 };
 
-inline RecordedRows recorded_rows(const SafetensorsFile& from, const std::string& name) {
-    RecordedRows result{numbers(from, name), from.tensor(name).shape.front(), 0};
-    result.width = std::ssize(result.values) / result.rows;
+/// Widened once for each tensor.
+inline const RecordedRows& recorded_rows(const SafetensorsFile& from, const std::string& name) {
+    static std::map<std::pair<const SafetensorsFile*, std::string>, RecordedRows> known;
+    RecordedRows& result = known[{&from, name}];
+    if (result.rows == 0) {
+        result = {numbers(from, name), from.tensor(name).shape.front(), 0};
+        result.width = std::ssize(result.values) / result.rows;
+    }
     return result;
 }
 

@@ -95,6 +95,10 @@ struct Model::Call {
     void trace(int layer, const char* name, const Matrix& value) const {
         if (options.trace) options.trace(fmt::format("L{:02}.{}", layer, name), value);
     }
+    void enter(int layer, const char* name, Stream& stream) const {
+        if (options.stream_in) options.stream_in(fmt::format("L{:02}.{}", layer, name), stream);
+        trace(layer, name, stream.h);
+    }
 };
 
 Model::Model(const ModelConfig& config, const WeightLoader& load, EngramData engram, ModelOptions options)
@@ -143,7 +147,6 @@ Matrix Model::forward(State& state, const std::vector<int64_t>& tokens, int64_t 
     // 2. The layers.
     for (const LayerRole& role : roles_) {
         if (role.engram) run_engram(call, role.layer, stream);
-        if (options.stream_in) options.stream_in(role.layer, stream);
         run_layer(call, role.layer, stream);
     }
     if (options.trace) options.trace("main_hidden", call.taps);
@@ -168,6 +171,8 @@ void Model::run_engram(const Call& call, int layer, Stream& stream) const {
     const int64_t pad = engram_->compressed_ids.at(static_cast<size_t>(config_.engram->pad_token_id));
     const Ledger& ledger = options_.ledger;
 
+    call.enter(layer, "engram.x_in", stream);
+
     // 1. Rows of the table, concatenated.
     const auto ids = engram_row_ids(call.state.compressed_ids, stream.h.rows(), config_.engram->n_heads, pad,
                                     engram_->hashes.at(index));
@@ -183,7 +188,6 @@ void Model::run_engram(const Call& call, int layer, Stream& stream) const {
     const Matrix value = kv.rightCols(config_.hidden_size);
     // 3. Gate and update.
     const Matrix gate = engram_gate(stream.h, key, weights.q_weight, weights.k_weight, config_.rms_norm_eps);
-    call.trace(layer, "engram.x_in", stream.h);
     call.trace(layer, "engram.row_ids", padded(ids, columns, 0));
     call.trace(layer, "engram.rows", rows);
     call.trace(layer, "engram.kv", kv);
@@ -205,7 +209,7 @@ void Model::run_layer(Call& call, int layer, Stream& stream) const {
         call.trace(layer, fmt::format("{}.comb", name).c_str(), result.comb);
         return result;
     };
-    call.trace(layer, "x_in", stream.h);
+    call.enter(layer, "x_in", stream);
     call.trace(layer, "pre_in", stream.pre);
     if (role.draft_tap) {
         const Matrix tap = ledger.bf16(mean_of_copies(stream.h, config_.hc_mult));

@@ -85,8 +85,8 @@ struct ForwardOptions {
     /// Gets every intermediate, under the names of the recordings of the released code, e.g.
     /// "L06.attn.index_scores".
     std::function<void(const std::string& name, const Matrix& value)> trace;
-    /// May replace the stream that enters a layer (after Engram).
-    std::function<void(int layer, Stream& stream)> stream_in;
+    /// May replace the stream that enters a layer, "L06.x_in", or Engram before it, "L01.engram.x_in".
+    std::function<void(const std::string& name, Stream& stream)> stream_in;
     ForcedChoices forced;
     std::vector<LayerRows> replay;  ///< one per layer; empty: every row, no floor
 };
