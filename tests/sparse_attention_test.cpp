@@ -305,9 +305,14 @@ TEST_CASE("sparse attention: hopper and released_hopper are the same, exact is a
 TEST_CASE("sparse attention: errors against truth stay within the bound and reach a hundredth of it") {
     for (const Arithmetic arithmetic : arithmetics) {
         double nearest = 0;
-        for (const uint64_t seed : {1, 2, 3}) {
-            Case c(2, seed == 3 ? 512 : 128, seed == 3 ? 640 : 200, seed);
-            if (seed == 2) mask_some(c);
+        struct Shape {
+            int64_t head_dim, entries;
+            bool holes;
+        };
+        for (const Shape shape : {Shape{16, 3, false}, Shape{32, 20, false}, Shape{128, 200, false},
+                                  Shape{128, 200, true}, Shape{512, 640, false}}) {
+            Case c(2, shape.head_dim, shape.entries);
+            if (shape.holes) mask_some(c);
             const truth::Matrix q = matrix(widened(c.q), c.heads, c.head_dim);
             truth::AttentionList list{matrix(c.rows, c.entries, c.head_dim), {}};
             for (const uint8_t valid : c.valid) list.taken.push_back(valid != 0);
@@ -319,14 +324,15 @@ TEST_CASE("sparse attention: errors against truth stay within the bound and reac
             for (int64_t head = 0; head < c.heads; ++head) {
                 const Eigen::RowVectorXd bound = bound_of(arithmetic, c, head, q, expected);
                 for (int64_t channel = 0; channel < c.head_dim; ++channel) {
-                    REQUIRE(bound[channel] > 0);
+                    if (!(bound[channel] > 0)) FAIL("no bound");
                     const double error =
                         double{o[size_t(head * c.head_dim + channel)]} - expected(head, channel);
                     worst = std::max(worst, std::abs(error) / bound[channel]);
                 }
             }
             const std::string shown =
-                fmt::format("{}, seed {}: {:.4f} of the bound", arithmetic_name(arithmetic), seed, worst);
+                fmt::format("{}, {} channels, {} entries: {:.4f} of the bound", arithmetic_name(arithmetic),
+                            shape.head_dim, shape.entries, worst);
             INFO(shown);
             CHECK(worst <= 1);
             nearest = std::max(nearest, worst);
