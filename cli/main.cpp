@@ -84,6 +84,63 @@ void add_layers_command(CLI::App& app) {
     command->callback([options] { run_layers(*options); });
 }
 
+void add_run_command(CLI::App& app) {
+    auto options = std::make_shared<RunOptions>();
+    CLI::App* command =
+        app.add_subcommand("run", "The whole text model: prefill, decode, traces, turn after turn");
+    command
+        ->add_option("--config", options->config,
+                     "Folder of a checkpoint, or a small preset, whose weights are made up")
+        ->capture_default_str();
+    command->add_option("--tokens", options->tokens, "Token ids of the prompt, separated by commas");
+    command->add_option("--random-tokens", options->random_tokens, "A prompt of that many random tokens");
+    command->add_option("--decode", options->decode, "Tokens to generate behind the prompt");
+    command
+        ->add_option("--arithmetic", options->arithmetic,
+                     "exact, hopper or released_hopper, to the bit; truth or ideal, in double")
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--replay", options->replay,
+            "Prefill the decoder on all rows (none), on the last window of them (bounded), or on as many "
+            "as keep the last row exact (exact)")
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--reading", options->reading,
+            "What the decoder's first layer sees under bounded replay: A cut like the others, B windows "
+            "of every row, C every row")
+        ->capture_default_str();
+    command->add_flag("!--no-drift", options->drift,
+                      "Do not run all layers on all rows beside a bounded replay, to tell the difference");
+    command->add_option("--chunk", options->chunk, "Rows per call of the prefill; no bit depends on it")
+        ->capture_default_str();
+    command->add_option("--trace", options->trace, "File for every named intermediate (safetensors)");
+    command->add_option("--force-choices", options->force_choices,
+                        "Trace whose experts and selected rows are taken instead of computed ones");
+    command->add_option("--load", options->load, "State to go on from");
+    command->add_option("--save", options->save, "File for the state afterwards");
+    command->add_option("--temperature", options->temperature, "0: the likeliest token")
+        ->capture_default_str();
+    command->add_option("--seed", options->seed, "Of sampling and of --random-tokens")->capture_default_str();
+    command->add_option("--weights-seed", options->weights_seed, "Of a preset's weights")
+        ->capture_default_str();
+    command->add_option("--top", options->top, "Tokens shown per step, 1 to 20")->capture_default_str();
+    command->add_flag(
+        "--released-stale-index-keys", options->stale_index_keys,
+        "Score decode steps that close no group against the keys last published, as the released "
+        "code does");
+    command->add_flag(
+        "--released-masked-rows", options->masked_rows_attended,
+        "Attend rows outside the candidate pool where it has too few, as the released code does");
+    command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.run/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone run --tokens 5,17,99 --decode 4\n"
+        "  touchstone run --random-tokens 100 --replay bounded --trace trace.safetensors --save turn1.state");
+    command->callback([options] { run_run(*options); });
+}
+
 void add_replay_command(CLI::App& app) {
     auto options = std::make_shared<ReplayOptions>();
     CLI::App* command = app.add_subcommand(
@@ -253,6 +310,7 @@ int main(int argc, char** argv) {
     add_kv_command(app);
     add_layers_command(app);
     add_replay_command(app);
+    add_run_command(app);
     int exit_code = 0;
     add_checkpoint_command(app, exit_code);
     add_gpu_command(app, exit_code);

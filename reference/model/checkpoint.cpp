@@ -22,20 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view single_file = "model.safetensors";
 constexpr std::string_view index_file = "model.safetensors.index.json";
-constexpr int64_t inputs_per_scale = 32;
 
 bool is_shard_name(const std::string& name) {
     const bool plain = std::ranges::all_of(name, [](char c) { return c != '/' && c != '\\' && c != '\0'; });
     return plain && name.ends_with(".safetensors") && !name.starts_with('.');
-}
-
-template <class T>
-constexpr TensorType stored_type() {
-    if constexpr (std::is_same_v<T, float>) return TensorType::f32;
-    if constexpr (std::is_same_v<T, Bf16>) return TensorType::bf16;
-    if constexpr (std::is_same_v<T, E4m3>) return TensorType::f8_e4m3;
-    if constexpr (std::is_same_v<T, E8m0>) return TensorType::f8_e8m0;
-    if constexpr (std::is_same_v<T, uint8_t>) return TensorType::i8_e2m1;
 }
 
 std::string described(std::string_view type, const std::vector<int64_t>& shape) {
@@ -43,12 +33,6 @@ std::string described(std::string_view type, const std::vector<int64_t>& shape) 
 }
 std::string described(const TensorSpec& spec) {
     return described(safetensors_name(spec.type), spec.shape);
-}
-
-/// "experts.0.w1" of "experts.0.w1.weight"; "" for a name that does not end so.
-std::string_view before_weight(std::string_view name) {
-    constexpr std::string_view ending = ".weight";
-    return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : "";
 }
 
 struct ForbiddenValues {
@@ -111,9 +95,8 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
     if (!fs::is_directory(folder, error))
         throw UserError({"there is no such folder", folder.string(),
                          "a folder with config.json and safetensors files", "check the path"});
-    config_ = load_config((folder / "config.json").string());
-    for_each_tensor(config_, [this](const TensorSpec& spec) { specs_.push_back(spec); });
-    for (const TensorSpec& spec : specs_) spec_of_.emplace(spec.name, &spec);
+    const std::string config_path = (folder / "config.json").string();
+    set_config(load_config(config_path), config_path);
     const bool single = fs::exists(folder / single_file, error);
     const bool sharded = fs::exists(folder / index_file, error);
     if (single == sharded)
@@ -129,18 +112,6 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
         shard_of_ = std::move(index.shard_of_tensor);
         total_bytes_ = index.total_bytes;
     }
-}
-
-const TensorSpec& Checkpoint::spec(std::string_view name) const {
-    const auto found = spec_of_.find(name);
-    if (found != spec_of_.end()) return *found->second;
-    std::vector<std::string> names;
-    for (const TensorSpec& known : specs_) names.push_back(known.name);
-    const std::string near = did_you_mean(std::string(name), names);
-    throw UserError({fmt::format("there is no tensor {}", quoted(std::string(name))),
-                     (folder_ / "config.json").string(),
-                     fmt::format("one of the {} tensors of this configuration", names.size()),
-                     near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)});
 }
 
 const SafetensorsFile& Checkpoint::shard(std::string_view file_name) const {
@@ -165,7 +136,7 @@ const SafetensorsTensor& Checkpoint::stored(const TensorSpec& spec) const {
     return tensor;
 }
 
-std::span<const std::byte> Checkpoint::aligned(const TensorSpec& spec, size_t alignment) const {
+std::span<const std::byte> Checkpoint::stored_bytes(const TensorSpec& spec, size_t alignment) const {
     const std::span<const std::byte> bytes = stored(spec).bytes;
     if (reinterpret_cast<uintptr_t>(bytes.data()) % alignment == 0) return bytes;
     const std::lock_guard lock(mutex_);
@@ -174,84 +145,8 @@ std::span<const std::byte> Checkpoint::aligned(const TensorSpec& spec, size_t al
     return copies_.emplace(spec.name, std::vector(bytes.begin(), bytes.end())).first->second;
 }
 
-template <class T>
-std::span<const T> Checkpoint::values(std::string_view name) const {
-    const TensorSpec& wanted = spec(name);
-    if (wanted.type != stored_type<T>())
-        throw UserError({fmt::format("{} is {}", name, described(wanted)), folder_.string(),
-                         std::string(safetensors_name(stored_type<T>())), ""});
-    const std::span<const std::byte> bytes = aligned(wanted, alignof(T));
-    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
-template std::span<const float> Checkpoint::values(std::string_view) const;
-template std::span<const Bf16> Checkpoint::values(std::string_view) const;
-template std::span<const E4m3> Checkpoint::values(std::string_view) const;
-template std::span<const E8m0> Checkpoint::values(std::string_view) const;
-template std::span<const uint8_t> Checkpoint::values(std::string_view) const;
-
-Fp8Weight Checkpoint::fp8_weight(std::string_view name) const {
-    const TensorSpec& codes = spec(fmt::format("{}.weight", name));
-    return {codes.name, codes.shape[0], codes.shape.back(), values<E4m3>(codes.name),
-            values<E8m0>(fmt::format("{}.scale", name))};
-}
-
-Fp4Weight Checkpoint::fp4_weight(std::string_view name) const {
-    const TensorSpec& codes = spec(fmt::format("{}.weight", name));
-    return {codes.name, codes.shape[0], 2 * codes.shape.back(), values<uint8_t>(codes.name),
-            values<E8m0>(fmt::format("{}.scale", name))};
-}
-
-Bf16Weight Checkpoint::bf16_weight(std::string_view name) const {
-    const TensorSpec& matrix = spec(name);
-    if (matrix.shape.size() != 2)
-        throw UserError({fmt::format("{} is {}", name, described(matrix)), folder_.string(), "a matrix", ""});
-    return {matrix.name, matrix.shape[0], matrix.shape[1], values<Bf16>(name)};
-}
-
-std::vector<float> Checkpoint::dequantised(std::string_view name, int64_t first, int64_t count) const {
-    const TensorSpec& tensor = spec(name);
-    const bool packed = tensor.type == TensorType::i8_e2m1;
-    const int64_t elements = tensor.stored_bytes() /
-                             (tensor.type == TensorType::f32    ? 4
-                              : tensor.type == TensorType::bf16 ? 2
-                                                                : 1) *
-                             (packed ? 2 : 1);
-    if (first < 0 || count < 0 || first > elements - count)
-        throw UserError({fmt::format("elements {} to {} of {}", first, first + count, name), folder_.string(),
-                         fmt::format("elements 0 to {}", elements), ""});
-    std::vector<float> result(static_cast<size_t>(count));
-    const auto each = [&](auto&& value) {
-        for (int64_t i = 0; i < count; ++i)
-            result[static_cast<size_t>(i)] = value(static_cast<size_t>(first + i));
-    };
-    if (tensor.type == TensorType::f32) each([v = values<float>(name)](size_t i) { return v[i]; });
-    if (tensor.type == TensorType::bf16) each([v = values<Bf16>(name)](size_t i) { return to_float(v[i]); });
-    if (tensor.type == TensorType::f8_e8m0)
-        each([v = values<E8m0>(name)](size_t i) { return to_float(v[i]); });
-    if (tensor.type != TensorType::f8_e4m3 && !packed) return result;
-
-    // Scale of element (row, column): one per tile of rows and 32 columns; e2m1 and tables have a row per
-    // tile.
-    const TensorSpec& scale = spec(fmt::format("{}.scale", before_weight(name)));
-    const size_t columns = static_cast<size_t>(tensor.shape[1] * (packed ? 2 : 1));
-    const size_t tile_rows =
-        scale.shape[0] == tensor.shape[0] ? 1 : static_cast<size_t>(config_.weight_block_size);
-    const auto scale_at = [&, scales = values<E8m0>(scale.name)](size_t i) {
-        const size_t row = i / columns, column = i % columns;
-        return to_float(scales[row / tile_rows * static_cast<size_t>(scale.shape[1]) +
-                               column / static_cast<size_t>(inputs_per_scale)]);
-    };
-    if (packed)
-        each([&, v = values<uint8_t>(name)](size_t i) {
-            return to_float(i % 2 == 0 ? even_e2m1(v[i / 2]) : odd_e2m1(v[i / 2])) * scale_at(i);
-        });
-    else
-        each([&, v = values<E4m3>(name)](size_t i) { return to_float(v[i]) * scale_at(i); });
-    return result;
-}
-
 void Checkpoint::release_layer(int layer) const {
-    for (const TensorSpec& spec : specs_) {
+    for (const TensorSpec& spec : specs()) {
         if (spec.layer != layer) continue;
         const auto file_name = shard_of_.find(spec.name);
         if (file_name == shard_of_.end()) continue;
@@ -283,10 +178,10 @@ struct Checkpoint::Verification {
     /// A tensor that lies in a shard: is it the one that the index and the configuration mean?
     void look_at(const std::string& file, const std::string& tensor, const SafetensorsTensor& stored) {
         const auto indexed = checkpoint.shard_of_.find(tensor);
-        const auto known = checkpoint.spec_of_.find(tensor);
+        const TensorSpec* known = checkpoint.find_spec(tensor);
         stored_bytes += std::ssize(stored.bytes);
-        if (known != checkpoint.spec_of_.end() && !asked_for(*known->second)) return;
-        if (known == checkpoint.spec_of_.end())
+        if (known != nullptr && !asked_for(*known)) return;
+        if (known == nullptr)
             return problem(CheckpointFault::extra, quoted(tensor),
                            fmt::format("in {}, not in the configuration", file));
         if (indexed == checkpoint.shard_of_.end())
@@ -294,7 +189,7 @@ struct Checkpoint::Verification {
         if (indexed->second != file)
             return problem(CheckpointFault::duplicate, tensor,
                            fmt::format("in {}, and by the index in {}", file, indexed->second));
-        const TensorSpec& spec = *known->second;
+        const TensorSpec& spec = *known;
         const std::string is = described(stored.type, stored.shape);
         if (stored.type != safetensors_name(spec.type))
             return problem(CheckpointFault::type, tensor,
@@ -320,7 +215,7 @@ struct Checkpoint::Verification {
 
     /// Tensors that the configuration has and nothing was found for.
     void look_for_missing() {
-        for (const TensorSpec& spec : checkpoint.specs_) {
+        for (const TensorSpec& spec : checkpoint.specs()) {
             if (!asked_for(spec)) continue;
             ++report.expected_tensors;
             const auto indexed = checkpoint.shard_of_.find(spec.name);
@@ -352,7 +247,7 @@ struct Checkpoint::Verification {
         std::map<std::string_view, std::vector<const TensorSpec*>> by_file;
         int64_t total = 0, done = 0;
         for (const auto& [spec, file] : sound) total += spec->stored_bytes();
-        for (const TensorSpec& spec : checkpoint.specs_)
+        for (const TensorSpec& spec : checkpoint.specs())
             if (const auto found = sound.find(&spec); found != sound.end())
                 by_file[found->second].push_back(&spec);
         for (const auto& [file_name, specs] : by_file) {
@@ -390,7 +285,7 @@ struct Checkpoint::Verification {
 };
 
 CheckpointReport Checkpoint::verify(const VerifyOptions& options) const {
-    const int last_layer = std::ranges::max_element(specs_, {}, &TensorSpec::layer)->layer;
+    const int last_layer = std::ranges::max_element(specs(), {}, &TensorSpec::layer)->layer;
     if (options.layer && (*options.layer < 0 || *options.layer > last_layer))
         throw UserError({fmt::format("there is no layer {}", *options.layer), folder_.string(),
                          fmt::format("a layer from 0 to {} (draft stages last)", last_layer), ""});

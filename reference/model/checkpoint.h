@@ -18,6 +18,7 @@
 #include "reference/io/safetensors.h"
 #include "reference/linear.h"
 #include "reference/model/config.h"
+#include "reference/model/tensor_source.h"
 #include "reference/model/weights.h"
 
 namespace touchstone {
@@ -59,42 +60,17 @@ struct CheckpointReport {
 };
 
 /// A folder opened for reading. After the constructor every const member may be called from any thread.
-class Checkpoint {
+class Checkpoint final : public TensorSource {
   public:
     /// Reads config.json and either the header of model.safetensors or the index. A folder that lacks tensors
     /// or shards opens: what is absent is refused when asked for. Throws UserError: no such folder, no or two
     /// lists of tensors, and what load_config, for_each_tensor, SafetensorsFile and parse_shard_index say.
     explicit Checkpoint(const std::filesystem::path& folder);
-    Checkpoint(const Checkpoint&) = delete;
-    Checkpoint& operator=(const Checkpoint&) = delete;
 
-    const ModelConfig& config() const { return config_; }
-    /// What the configuration says of a tensor. Throws UserError, with the nearest name, for another name.
-    const TensorSpec& spec(std::string_view name) const;
     /// Whether the header or the index lists the tensor.
     bool has(std::string_view name) const { return shard_of_.contains(name); }
 
-    /// The stored elements of a tensor by its full name: float of F32, Bf16, E4m3, E8m0, uint8_t of packed
-    /// e2m1. Valid as long as the checkpoint; copied, once, only where the file does not align it. Throws
-    /// UserError, naming the tensor, when it is absent or has another type or shape than the configuration
-    /// says.
-    template <class T>
-    std::span<const T> values(std::string_view name) const;
-
-    /// The weight of a linear layer, e.g. fp8_weight("layers.0.attn.wq_a"), with its scales; bf16 matrices by
-    /// the full name, e.g. bf16_weight("head.weight"). Throw as `values` does.
-    Fp8Weight fp8_weight(std::string_view name) const;
-    Fp4Weight fp4_weight(std::string_view name) const;
-    Bf16Weight bf16_weight(std::string_view name) const;
-
-    /// Elements first .. first + count - 1 of the logical tensor as fp32, scales multiplied in (exact: they
-    /// are powers of two, unless the product leaves fp32). Throws as `values` does, and for elements that the
-    /// tensor does not have.
-    std::vector<float> dequantised(std::string_view name, int64_t first, int64_t count) const;
-
-    /// The pages of a layer's tensors leave memory. Views stay valid: what is touched again is read again.
-    /// `layer` as in TensorSpec, -1 for tensors outside layers.
-    void release_layer(int layer) const;
+    void release_layer(int layer) const override;
 
     struct VerifyOptions {
         std::optional<int> layer = std::nullopt;  ///< only tensors of this layer
@@ -113,12 +89,9 @@ class Checkpoint {
 
     const SafetensorsFile& shard(std::string_view file_name) const;
     const SafetensorsTensor& stored(const TensorSpec& spec) const;
-    std::span<const std::byte> aligned(const TensorSpec& spec, size_t alignment) const;
+    std::span<const std::byte> stored_bytes(const TensorSpec& spec, size_t alignment) const override;
 
     std::filesystem::path folder_;
-    ModelConfig config_;
-    std::vector<TensorSpec> specs_;  ///< in the order of for_each_tensor
-    std::map<std::string_view, const TensorSpec*> spec_of_;
     std::map<std::string, std::string, std::less<>> shard_of_;
     std::optional<int64_t> total_bytes_;
 

@@ -3,18 +3,18 @@
 
 #include <vector>
 
-#include "reference/model/checkpoint.h"
 #include "reference/model/layer_roles.h"
 #include "reference/model/layer_weights.h"
+#include "reference/model/tensor_source.h"
 
 namespace touchstone {
 
-/// Views into `checkpoint`, which has to outlive it. Tensors are looked up, checked and mapped when a layer
+/// Views into `source`, which has to outlive it. Tensors are looked up, checked and mapped when a layer
 /// is asked for; with `stream`, a layer's pages are released when the next one is asked for. Throws as
 /// Checkpoint::values does.
 class CheckpointWeights final : public TextWeights {
   public:
-    explicit CheckpointWeights(const Checkpoint& checkpoint, bool stream = false);
+    explicit CheckpointWeights(const TensorSource& source, bool stream = false);
 
     LayerWeights layer(int layer) const override;
     Bf16Weight embedding() const override;
@@ -22,7 +22,7 @@ class CheckpointWeights final : public TextWeights {
     Bf16Weight head() const override;
 
   private:
-    const Checkpoint& checkpoint_;
+    const TensorSource& source_;
     std::vector<LayerRole> roles_;
     bool stream_;
     mutable int streamed_layer_ = -1;
