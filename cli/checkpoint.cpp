@@ -187,8 +187,7 @@ struct Statistics {
 Statistics statistics_of(const Checkpoint& checkpoint, const TensorSpec& spec) {
     constexpr int64_t piece = 1 << 20, shown = 8;
     Statistics statistics;
-    int64_t elements = spec.type == TensorType::i8_e2m1 ? 2 : 1;
-    for (const int64_t extent : spec.shape) elements *= extent;
+    const int64_t elements = spec.elements();
     for (int64_t start = 0; start < elements; start += piece)
         statistics.add(checkpoint.dequantised(spec.name, start, std::min(piece, elements - start)));
     statistics.first = checkpoint.dequantised(spec.name, 0, std::min(shown, elements));

@@ -196,7 +196,7 @@ void add_checkpoint_verify(CLI::App& checkpoint, int& exit_code) {
         ->required();
     command->add_option("--layer", options->layer, "Only the tensors of this layer");
     command->add_flag("--values", options->values,
-                      "Read every tensor: NaN scales and codes, bf16 and fp32 that are not finite");
+                      "Look for NaN scales and codes, and bf16 and fp32 that are not finite");
     command->add_flag("--json", options->json, "One JSON object (schema touchstone.checkpoint_verify/1)");
     command->footer(
         "Examples:\n"

@@ -14,7 +14,7 @@ namespace {
 
 truth::Matrix dequantised(const TensorSource& source, const std::string& name) {
     const TensorSpec& spec = source.spec(name);
-    const int64_t rows = spec.shape.size() == 2 ? spec.shape[0] : 1, count = source.elements(name);
+    const int64_t rows = spec.shape.size() == 2 ? spec.shape[0] : 1, count = spec.elements();
     const std::vector<float> values = source.dequantised(name, 0, count);
     truth::Matrix matrix(rows, count / rows);
     std::ranges::copy(values, matrix.data());

@@ -34,10 +34,8 @@ std::map<std::string, Moments> moments(const Checkpoint& checkpoint) {
     std::map<std::string, Moments> of_kind;
     for_each_tensor(checkpoint.config(), [&](const TensorSpec& spec) {
         if (spec.type == TensorType::f8_e8m0) return;  // part of its weight's
-        int64_t count = spec.type == TensorType::i8_e2m1 ? 2 : 1;
-        for (const int64_t extent : spec.shape) count *= extent;
         Moments& m = of_kind[kind_of(spec.name)];
-        for (const float value : checkpoint.dequantised(spec.name, 0, count)) {
+        for (const float value : checkpoint.dequantised(spec.name, 0, spec.elements())) {
             m.sum += value;
             m.sum_of_squares += double{value} * value;
             m.count += 1;

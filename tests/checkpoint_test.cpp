@@ -18,6 +18,7 @@
 #include "reference/io/user_error.h"
 #include "reference/model/model.h"
 #include "reference/model/synthetic_checkpoint.h"
+#include "reference/numerics/tensor_hash.h"
 
 using namespace touchstone;
 namespace fs = std::filesystem;
@@ -125,14 +126,8 @@ double rms(std::span<const float> values) {
     return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
-int64_t logical_elements(const TensorSpec& spec) {
-    int64_t count = spec.type == TensorType::i8_e2m1 ? 2 : 1;
-    for (const int64_t extent : spec.shape) count *= extent;
-    return count;
-}
-
 double rms(const Checkpoint& checkpoint, const TensorSpec& spec) {
-    return rms(checkpoint.dequantised(spec.name, 0, logical_elements(spec)));
+    return rms(checkpoint.dequantised(spec.name, 0, spec.elements()));
 }
 
 std::span<const std::byte> stored_bytes(const Checkpoint& checkpoint, const TensorSpec& spec) {
@@ -185,7 +180,8 @@ TEST_CASE("checkpoint: a synthetic checkpoint is complete, with finite values") 
     CHECK(report.sound_tensors == 990);
     CHECK(report.sound_bytes == 11723858);
     CHECK(done == total);
-    CHECK(total == report.sound_bytes);
+    CHECK(total > report.sound_bytes / 2);  // all but packed e2m1
+    CHECK(total < report.sound_bytes);
 }
 
 TEST_CASE("checkpoint: the same bytes for 1 and 7 threads, in shards, and for a layer alone") {
@@ -225,6 +221,13 @@ TEST_CASE("checkpoint: the same bytes for 1 and 7 threads, in shards, and for a 
     for (const std::string& file : written.files)
         if (file.ends_with(".safetensors")) CHECK(fs::file_size(sharded / file) < 1'100'000);
     CHECK(problems(sharded.path(), {.values = true}).empty());
+}
+
+TEST_CASE("checkpoint: seed 1 of tiny is one file for every compiler and machine") {
+    const std::string bytes = read_file(tiny_folder() / "model.safetensors");
+    uint64_t hash = 0;
+    for (size_t i = 0; i < bytes.size(); ++i) hash += element_hash(i, static_cast<uint8_t>(bytes[i]));
+    CHECK(fmt::format("{:016x} of {} bytes", hash, bytes.size()) == "42bae0f27149d175 of 11821458 bytes");
 }
 
 TEST_CASE("checkpoint: any part of a tensor is filled with the same elements; seeds and names differ") {
@@ -320,7 +323,7 @@ TEST_CASE("checkpoint: dequantised values are code times the scale of the tile (
         const size_t columns = static_cast<size_t>(spec.shape[1] * (packed ? 2 : 1));
         const size_t tile_rows = name.ends_with("wq_b") ? 32 : 1;
         const std::span<const E8m0> scales = checkpoint.values<E8m0>(name + ".scale");
-        const std::vector<float> values = checkpoint.dequantised(spec.name, 0, logical_elements(spec));
+        const std::vector<float> values = checkpoint.dequantised(spec.name, 0, spec.elements());
         const std::span<const std::byte> codes = stored_bytes(checkpoint, spec);
         size_t wrong = 0;
         for (size_t i = 0; i < values.size(); ++i) {

@@ -90,24 +90,62 @@ SafetensorsTensor tensor_of(const json& entry, std::span<const std::byte> payloa
     return tensor;
 }
 
-/// The parsed header. The parser itself would keep the last of two equal keys.
-json parse_header(std::string_view text, const std::string& path) {
-    constexpr int deepest = 3;  // the numbers in the lists of a tensor
-    std::vector<std::set<std::string>> keys_of_open_objects;
-    const auto guard = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > deepest)
-            refuse(fmt::format("values nested deeper than {}", deepest), path,
-                   "tensors with shape and offsets");
-        if (event == json::parse_event_t::object_start) keys_of_open_objects.emplace_back();
-        if (event == json::parse_event_t::object_end) keys_of_open_objects.pop_back();
-        if (event == json::parse_event_t::key &&
-            !keys_of_open_objects.back().insert(parsed.get<std::string>()).second)
-            refuse(
-                fmt::format("{} stands twice in the header", touchstone::quoted(parsed.get<std::string>())),
-                path, "every name and key once");
+/// Reads a header's text once ahead of the parser, which would keep the last of two equal keys and go down
+/// any nesting. (Its callbacks see as much, in time that grows with the square of the number of tensors.)
+class HeaderGuard : public nlohmann::json_sax<json> {
+  public:
+    explicit HeaderGuard(std::string path) : path_(std::move(path)) {}
+
+    bool start_object(std::size_t) override {
+        keys_of_open_objects_.emplace_back();
+        return enter();
+    }
+    bool start_array(std::size_t) override { return enter(); }
+    bool key(std::string& key) override {
+        if (!keys_of_open_objects_.back().insert(key).second)
+            refuse(fmt::format("{} stands twice in the header", touchstone::quoted(key)), path_,
+                   "every name and key once");
         return true;
-    };
-    json header = json::parse(text, guard, false);
+    }
+    bool end_object() override {
+        keys_of_open_objects_.pop_back();
+        return leave();
+    }
+    bool end_array() override { return leave(); }
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(json::number_integer_t) override { return true; }
+    bool number_unsigned(json::number_unsigned_t) override { return true; }
+    bool number_float(json::number_float_t, const std::string&) override { return true; }
+    bool string(std::string&) override { return true; }
+    bool binary(json::binary_t&) override { return true; }
+    bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+        return false;
+    }
+
+  private:
+    static constexpr int deepest = 3;  ///< the header, a tensor, its lists
+
+    bool enter() {
+        if (++depth_ > deepest)
+            refuse(fmt::format("values nested deeper than {}", deepest), path_,
+                   "tensors with shape and data_offsets");
+        return true;
+    }
+    bool leave() {
+        --depth_;
+        return true;
+    }
+
+    std::string path_;
+    int depth_ = 0;
+    std::vector<std::set<std::string>> keys_of_open_objects_;
+};
+
+json parse_header(std::string_view text, const std::string& path) {
+    HeaderGuard guard(path);
+    json header;
+    if (json::sax_parse(text, &guard)) header = json::parse(text, nullptr, false);
     if (!header.is_object())
         refuse("the header is no JSON object", path, "tensor names with dtype, shape, data_offsets");
     return header;

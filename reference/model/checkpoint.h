@@ -74,7 +74,9 @@ class Checkpoint final : public TensorSource {
 
     struct VerifyOptions {
         std::optional<int> layer = std::nullopt;  ///< only tensors of this layer
-        bool values = false;  ///< read every tensor: NaN scales, NaN codes, non-finite bf16 and fp32
+        /// Look for NaN scales and codes, and bf16 and fp32 that are not finite: reads every tensor but
+        /// packed e2m1, of which every code is a number.
+        bool values = false;
         int64_t most_problems = 100;
         /// Called from the calling thread: bytes read so far, bytes to read.
         std::function<void(int64_t, int64_t)> progress = nullptr;

@@ -165,12 +165,13 @@ struct ScaleBytes {
 
 ScaleBytes scale_bytes(double deviation, double code_deviation) {
     const double target = deviation / (code_deviation * 1.25);
-    int exponent = 0;
-    while (std::ldexp(1.0, exponent) > target) --exponent;
-    while (std::ldexp(2.0, exponent) <= target) ++exponent;
-    // Mean square 4^e (1 + 3 p).
-    const double p = (target * target / std::ldexp(1.0, 2 * exponent) - 1) / 3;
-    return {static_cast<uint32_t>(127 + exponent), static_cast<uint32_t>(p * 0x4000)};
+    double below = 1;  // the power of two
+    uint32_t byte = 127;
+    for (; below > target; --byte) below /= 2;
+    for (; 2 * below <= target; ++byte) below *= 2;
+    // Mean square of the two powers: below^2 (1 + 3 p).
+    const double p = (target * target / (below * below) - 1) / 3;
+    return {byte, static_cast<uint32_t>(p * 0x4000)};
 }
 
 bool is_packed_scale(std::string_view name) {

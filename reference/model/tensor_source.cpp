@@ -42,13 +42,6 @@ void TensorSource::set_config(ModelConfig config, std::string where) {
     for (const TensorSpec& spec : specs_) spec_of_.emplace(spec.name, &spec);
 }
 
-int64_t TensorSource::elements(std::string_view name) const {
-    const TensorSpec& tensor = spec(name);
-    int64_t count = tensor.type == TensorType::i8_e2m1 ? 2 : 1;
-    for (const int64_t extent : tensor.shape) count *= extent;
-    return count;
-}
-
 const TensorSpec* TensorSource::find_spec(std::string_view name) const {
     const auto found = spec_of_.find(name);
     return found == spec_of_.end() ? nullptr : found->second;
@@ -101,7 +94,7 @@ Bf16Weight TensorSource::bf16_weight(std::string_view name) const {
 std::vector<float> TensorSource::dequantised(std::string_view name, int64_t first, int64_t count) const {
     const TensorSpec& tensor = spec(name);
     const bool packed = tensor.type == TensorType::i8_e2m1;
-    const int64_t elements = this->elements(name);
+    const int64_t elements = tensor.elements();
     if (first < 0 || count < 0 || first > elements - count)
         throw UserError({fmt::format("elements {} to {} of {}", first, first + count, name), where_,
                          fmt::format("elements 0 to {}", elements), ""});

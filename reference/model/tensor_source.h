@@ -43,8 +43,6 @@ class TensorSource {
     /// are powers of two, unless the product leaves fp32). Throws as `values` does, and for elements that the
     /// tensor does not have.
     std::vector<float> dequantised(std::string_view name, int64_t first, int64_t count) const;
-    /// Elements of the logical tensor: two per byte of packed e2m1.
-    int64_t elements(std::string_view name) const;
 
     /// The pages of a layer's tensors may leave memory; views stay valid. `layer` as in TensorSpec.
     virtual void release_layer(int layer) const { static_cast<void>(layer); }
