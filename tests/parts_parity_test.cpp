@@ -155,11 +155,11 @@ struct StoredFp8 {
 };
 
 Routing routed(Arithmetic arithmetic, const Run& run, int layer) {
-    const std::string prefix = fmt::format("layers.{}.ffn.gate.", layer);
-    const auto values = weight<Bf16>(prefix + "weight", "BF16");
+    const std::string prefix = fmt::format("layers.{}.ffn.gate.", layer), name = prefix + "weight";
+    const auto values = weight<Bf16>(name, "BF16");
     const auto bias = weight<float>(prefix + "bias", "F32"),
                bias_vl = weight<float>(prefix + "bias_vl", "F32");
-    const GateWeights weights{{prefix + "weight", std::ssize(bias), hidden_size, values}, bias, bias_vl};
+    const GateWeights weights{{name, std::ssize(bias), hidden_size, values}, bias, bias_vl};
     return moe_gate(arithmetic, run.bf16(layer, "ffn.x"), run.rows, weights, {2, 1.5f});
 }
 
