@@ -33,9 +33,13 @@ void project(const Bf16* h, int64_t width, std::span<const float> fn, float norm
     const Lanes lanes = sum_order(SumOperator::mhc_mix, width, std::ssize(mixes)).lanes;
     const float mean = sum_of_squares(square_lanes, row) / static_cast<float>(width);
     const float reciprocal_rms = elementary::reciprocal_sqrt(mean + norm_eps);
-    for (size_t i = 0; i < mixes.size(); ++i)
-        mixes[i] =
-            with_canonical_nan(dot(lanes, row, fn.subspan(i * row.size(), row.size())) * reciprocal_rms);
+    std::vector<float> wide(row.size());  // widened once for all outputs
+    std::transform(row.begin(), row.end(), wide.begin(), [](Bf16 v) { return to_float(v); });
+    const std::span<const float> values(wide);
+    for (size_t i = 0; i < mixes.size(); ++i) {
+        const float product = dot(lanes, values, fn.subspan(i * row.size(), row.size()));
+        mixes[i] = with_canonical_nan(product * reciprocal_rms);
+    }
 }
 
 /// a[j][k] /= sum over k of a[j][k], plus eps in the divisor; `by_columns`: over j.

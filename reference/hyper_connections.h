@@ -46,7 +46,9 @@ MixCoefficients mix(std::span<const Bf16> h, int64_t rows, const HyperConnection
 /// plain sum.
 void sinkhorn(std::span<float> a, int64_t n, int iterations, float eps);
 
-/// y [rows, D] = bf16(sum over c of pre[c] * h[c]): products and ascending sums in fp32.
+/// y [rows, D] = bf16(sum over c of pre[c] * h[c]): products and ascending sums in fp32, from +0, so that the
+/// one-hot pre of the first layer gives the embedding itself, but +0 for its -0. Throws UserError, with
+/// nothing written, when sizes do not match; so does expand.
 void collapse(std::span<const Bf16> h, int64_t rows, std::span<const float> pre, std::span<Bf16> y);
 
 /// out [rows, n, D]: out[k] = bf16(post[k] * y + sum over j of comb[j][k] * h[j]); the sum over j, ascending,

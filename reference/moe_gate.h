@@ -12,7 +12,7 @@ namespace touchstone {
 struct GateWeights {
     Bf16Weight weight;               ///< [E, D]
     std::span<const float> bias;     ///< [E]: added for the selection alone
-    std::span<const float> bias_vl;  ///< [E]: in its place for rows inside an image
+    std::span<const float> bias_vl;  ///< [E]: in its place for rows inside an image; may be empty without
 };
 
 struct GateSettings {

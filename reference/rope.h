@@ -37,7 +37,8 @@ class RopeTable {
 
     /// The row of `position`, at least 0: cos and sin, correctly rounded, of the angle
     /// fl32(fl32(position) * f). The angle is rounded BEFORE cos and sin: near position 10^6 that moves it by
-    /// up to 0.03, which the model has been trained with.
+    /// up to 0.03, which the model has been trained with. Throws UserError for a negative position or another
+    /// number of pairs.
     void row(int64_t position, std::span<RopePair> pairs) const;
 
   private:
