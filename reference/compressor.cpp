@@ -48,6 +48,20 @@ float pooled_channel(const float* kv, const float* score, int64_t tokens, int64_
     return sum;
 }
 
+/// The first `groups` groups of rows [tokens, head_dim].
+std::vector<Bf16> pooled_groups(std::span<const float> kv, std::span<const float> score, int64_t groups,
+                                int64_t ratio, int64_t head_dim) {
+    std::vector<Bf16> pooled(static_cast<size_t>(groups * head_dim));
+#pragma omp parallel for schedule(static)
+    for (int64_t group = 0; group < groups; ++group)
+        for (int64_t channel = 0; channel < head_dim; ++channel) {
+            const int64_t at = group * ratio * head_dim + channel;
+            pooled[static_cast<size_t>(group * head_dim + channel)] =
+                bf16_from_float(pooled_channel(kv.data() + at, score.data() + at, ratio, head_dim));
+        }
+    return pooled;
+}
+
 std::vector<float> behind(const std::vector<float>& open, const std::vector<float>& rows) {
     std::vector<float> all = open;
     all.insert(all.end(), rows.begin(), rows.end());
@@ -60,37 +74,29 @@ Latents compress(Arithmetic arithmetic, std::span<const Bf16> x, int64_t rows, i
                  int64_t ratio, const CompressorWeights& weights, float norm_eps, OpenGroup& open) {
     require_inputs(first_position, ratio, weights, open);
     const int64_t head_dim = weights.wkv.outputs;
-    const auto size = [head_dim](int64_t count) { return static_cast<size_t>(count * head_dim); };
+    const auto call_size = static_cast<size_t>(std::max<int64_t>(rows, 0) * head_dim);
     Latents result;
     result.first_group = first_position / ratio;
     OpenGroup next;
     int64_t groups = rows;
     if (ratio == 1) {
-        result.pooled.resize(size(std::max<int64_t>(rows, 0)));
+        result.pooled.resize(call_size);
         linear_bf16(arithmetic, SumOperator::compressor_wkv, x, rows, weights.wkv,
                     std::span<Bf16>(result.pooled));
     } else {
         // 1. The rows in fp32, behind those that wait.
-        result.kv.resize(size(std::max<int64_t>(rows, 0)));
-        result.score.resize(result.kv.size());
+        result.kv.resize(call_size);
+        result.score.resize(call_size);
         linear_bf16(arithmetic, SumOperator::compressor_wkv, x, rows, weights.wkv,
                     std::span<float>(result.kv));
         linear_bf16(arithmetic, SumOperator::compressor_wgate, x, rows, weights.wgate,
                     std::span<float>(result.score));
         const std::vector<float> kv = behind(open.kv, result.kv), score = behind(open.score, result.score);
-        // 2. Groups that are whole, channel by channel.
+        // 2. Groups that are whole; what is left waits.
         groups = (first_position % ratio + rows) / ratio;
-        result.pooled.resize(size(groups));
-#pragma omp parallel for schedule(static)
-        for (int64_t group = 0; group < groups; ++group)
-            for (int64_t channel = 0; channel < head_dim; ++channel) {
-                const size_t at = size(group * ratio) + static_cast<size_t>(channel);
-                result.pooled[size(group) + static_cast<size_t>(channel)] =
-                    bf16_from_float(pooled_channel(&kv[at], &score[at], ratio, head_dim));
-            }
-        // 3. What is left waits.
-        const auto left = static_cast<std::ptrdiff_t>(size(groups * ratio));
-        next = {{kv.begin() + left, kv.end()}, {score.begin() + left, score.end()}};
+        result.pooled = pooled_groups(kv, score, groups, ratio, head_dim);
+        const int64_t closed = groups * ratio * head_dim;
+        next = {{kv.begin() + closed, kv.end()}, {score.begin() + closed, score.end()}};
     }
     result.latents.resize(result.pooled.size());
     rms_norm(result.pooled, groups, weights.norm, norm_eps, std::span<Bf16>(result.latents));
