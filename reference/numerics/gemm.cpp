@@ -318,17 +318,22 @@ class BlockSummer {
 
 }  // namespace
 
-void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, const PanelSource& b,
-                       int64_t columns, int64_t k, BlockScales scales, std::span<float> d, Isa isa) {
-    const char* where = "block_scaled_gemm";
-    if (k % block != 0)
-        throw UserError(
-            {fmt::format("k is {}", k), where, "a multiple of 32, the elements of one scale", ""});
-    require_size(where, "a", a.size(), rows, k);
-    require_size(where, "the scales of a", scales.a.size(), rows, k / block);
-    require_size(where, "the scales of b", scales.b.size(), columns, k / block);
-    require_size(where, "d", d.size(), rows, columns);
-    const GemmKernels& kernels = gemm_kernels(isa);
+namespace {
+
+constexpr const char* block_where = "block_scaled_gemm";
+
+void require_whole_blocks(int64_t k) {
+    if (k % block == 0) return;
+    throw UserError(
+        {fmt::format("k is {}", k), block_where, "a multiple of 32, the elements of one scale", ""});
+}
+
+/// block_scaled_gemm over panels: pack(first column, columns, first k, count, values) decodes one,
+/// column_scale(column, block) is a scale of b.
+template <class Pack, class ColumnScale>
+void block_scaled_panels(BlockSum sum, std::span<const float> a, std::span<const float> a_scales,
+                         int64_t rows, const Pack& pack, const ColumnScale& column_scale, int64_t columns,
+                         int64_t k, std::span<float> d, const GemmKernels& kernels) {
     const BlockSummer summer(sum, a, k, kernels);
     const int64_t blocks = k / block;
     for_each_tile(rows_per_tile, rows, columns, [&](const Tile& tile) {
@@ -338,19 +343,109 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, con
         for (int64_t index = 0; index < blocks; ++index) {
             const int64_t at = index * block, in_panel = at % k_per_tile;
             if (in_panel == 0)
-                b.pack(tile.first_column, tile.columns, at, std::min(k_per_tile, k - at), panel.get());
+                pack(tile.first_column, tile.columns, at, std::min(k_per_tile, k - at), panel.get());
             for (int64_t j = 0; j < tile.columns; ++j)
-                column_scales[j] = scales.b[static_cast<size_t>((tile.first_column + j) * blocks + index)];
+                column_scales[j] = column_scale(tile.first_column + j, index);
             summer.sum(tile.first_row, tile.rows, at, panel.get() + in_panel * panel_columns, sums.get());
             for (int64_t row = 0; row < tile.rows; ++row)
                 kernels.add_scaled(sums.get() + row * panel_columns,
-                                   scales.a[static_cast<size_t>((tile.first_row + row) * blocks + index)],
+                                   a_scales[static_cast<size_t>((tile.first_row + row) * blocks + index)],
                                    column_scales, accumulators.get() + row * panel_columns);
         }
         std::transform(accumulators.get(), accumulators.get() + count, accumulators.get(),
                        with_canonical_nan);
         store_tile(tile, accumulators.get(), columns, d);
     });
+}
+
+/// Rows of a few, up to which going along the rows of b is faster than decoding panels.
+constexpr int64_t few_rows = 8;
+
+/// `a` in double, in the order of BlockRows.
+std::vector<double> wide_rows(std::span<const float> a, CodeFormat format) {
+    std::vector<double> wide(a.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+        const size_t in_block = i % block;
+        const size_t place =
+            format == CodeFormat::e2m1 ? in_block % 2 * (block / 2) + in_block / 2 : in_block;
+        wide[i - in_block + place] = a[i];
+    }
+    return wide;
+}
+
+void few_exact_rows(std::span<const float> a, std::span<const float> a_scales, int64_t rows,
+                    const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
+                    const GemmKernels& kernels) {
+    constexpr int64_t rows_at_once = 4, columns_at_once = 4;
+    const std::vector<double> wide = wide_rows(a, b.format);
+    const int64_t groups = (columns + columns_at_once - 1) / columns_at_once, row_bytes = b.row_bytes(k);
+#pragma omp parallel for schedule(static)
+    for (int64_t group = 0; group < groups; ++group) {
+        const int64_t first = group * columns_at_once, count = std::min(columns_at_once, columns - first);
+        const uint8_t* codes[columns_at_once];
+        const E8m0* scales[columns_at_once];
+        for (int64_t j = 0; j < count; ++j) {
+            codes[j] = b.codes.data() + (first + j) * row_bytes;
+            scales[j] = b.column_scales(first + j, k);
+        }
+        for (int64_t row = 0; row < rows; row += rows_at_once) {
+            const int64_t some = std::min(rows_at_once, rows - row);
+            float sums[rows_at_once * columns_at_once];
+            kernels.block_dots(b.format,
+                               {wide.data() + row * k, a_scales.data() + row * (k / block), some, k}, codes,
+                               scales, count, sums);
+            for (int64_t j = 0; j < count; ++j)
+                for (int64_t i = 0; i < some; ++i)
+                    d[static_cast<size_t>((row + i) * columns + first + j)] = sums[j * some + i];
+        }
+    }
+}
+
+}  // namespace
+
+void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, const PanelSource& b,
+                       int64_t columns, int64_t k, BlockScales scales, std::span<float> d, Isa isa) {
+    require_whole_blocks(k);
+    require_size(block_where, "a", a.size(), rows, k);
+    require_size(block_where, "the scales of a", scales.a.size(), rows, k / block);
+    require_size(block_where, "the scales of b", scales.b.size(), columns, k / block);
+    require_size(block_where, "d", d.size(), rows, columns);
+    const auto pack = [&b](int64_t first, int64_t count, int64_t first_k, int64_t count_k, float* values) {
+        b.pack(first, count, first_k, count_k, values);
+    };
+    const auto column_scale = [&](int64_t column, int64_t index) {
+        return scales.b[static_cast<size_t>(column * (k / block) + index)];
+    };
+    block_scaled_panels(sum, a, scales.a, rows, pack, column_scale, columns, k, d, gemm_kernels(isa));
+}
+
+void pack_codes(const ScaledCodes& b, int64_t k, int64_t first_row, int64_t columns, int64_t first_k,
+                int64_t count, float* values, Isa isa) {
+    const uint8_t* rows[panel_columns];
+    for (int64_t j = 0; j < panel_columns; ++j)
+        rows[j] = b.codes.data() + b.row_bytes((first_row + std::min(j, columns - 1)) * k + first_k);
+    gemm_kernels(isa).pack_codes(b.format, rows, count, values);
+}
+
+void block_scaled_gemm(BlockSum sum, std::span<const float> a, std::span<const float> a_scales, int64_t rows,
+                       const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d, Isa isa) {
+    require_whole_blocks(k);
+    require_size(block_where, "a", a.size(), rows, k);
+    require_size(block_where, "the scales of a", a_scales.size(), rows, k / block);
+    require_size(block_where, "b", b.codes.size(), columns, b.row_bytes(k));
+    require_size(block_where, "the scales of b", b.scales.size(),
+                 (columns + b.columns_per_scale - 1) / b.columns_per_scale, k / block);
+    require_size(block_where, "d", d.size(), rows, columns);
+    const GemmKernels& kernels = gemm_kernels(isa);
+    if (sum == BlockSum::exact && rows <= few_rows)
+        return few_exact_rows(a, a_scales, rows, b, columns, k, d, kernels);
+    const auto pack = [&](int64_t first, int64_t count, int64_t first_k, int64_t count_k, float* values) {
+        pack_codes(b, k, first, count, first_k, count_k, values, isa);
+    };
+    const auto column_scale = [&](int64_t column, int64_t index) {
+        return to_float(b.column_scales(column, k)[index]);
+    };
+    block_scaled_panels(sum, a, a_scales, rows, pack, column_scale, columns, k, d, kernels);
 }
 
 namespace {

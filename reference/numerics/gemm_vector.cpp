@@ -71,6 +71,172 @@ template <class Vector>
 #endif
 }
 
+// AVX-512 below by the forms with a mask, here of every lane: the others give gcc 12 a variable that is never
+// set, and a warning.
+
+/// The smaller of two numbers.
+[[gnu::always_inline]] inline Floats smaller(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_min_ps(0xFFFF, a, b);
+#elif defined(__AVX2__)
+    return _mm256_min_ps(a, b);
+#else
+    return a < b ? a : b;
+#endif
+}
+
+[[gnu::always_inline]] inline Doubles low_half(Floats x) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtps_pd(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, x, 0));
+#elif defined(__AVX2__)
+    return _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+#else
+    return Doubles{x[0], x[1]};
+#endif
+}
+
+[[gnu::always_inline]] inline Doubles high_half(Floats x) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtps_pd(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, x, 1));
+#elif defined(__AVX2__)
+    return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+#else
+    return Doubles{x[2], x[3]};
+#endif
+}
+
+/// `width` bytes, one in each lane.
+[[gnu::always_inline]] inline Ints load_bytes(const uint8_t* from) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_maskz_cvtepu8_epi32(0xFFFF, load<__m128i>(from));
+#elif defined(__AVX2__)
+    return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+    return Ints{from[0], from[1], from[2], from[3]};
+#endif
+}
+
+/// Values of codes, one in each lane. With the implicit one that subnormals lack, a magnitude reads as f,
+/// which is right from the smallest normal s on; below, the value is 2 f - s. Everywhere it is the smaller of
+/// the two.
+template <CodeFormat format>
+[[gnu::always_inline]] inline Floats code_values(Ints codes) {
+    constexpr bool e4m3 = format == CodeFormat::e4m3;
+    constexpr int bits = e4m3 ? 7 : 3, mantissa_bits = e4m3 ? 3 : 1, bias = e4m3 ? 7 : 1;
+    constexpr float smallest_normal = e4m3 ? 0x1p-6f : 1.0f;
+    const Ints magnitude = codes & ((1 << bits) - 1);
+    const Floats normal = (Floats)((magnitude << (23 - mantissa_bits)) + ((127 - bias) << 23));
+    const Ints value = (Ints)smaller(normal, normal + normal - smallest_normal);
+    const Ints sign = (codes >> bits) << 31;  // of a code in an otherwise empty lane
+    if constexpr (e4m3) return (Floats)(value | sign | (magnitude == 0x7F));  // all ones: NaN
+    return (Floats)(value | sign);
+}
+
+typedef uint8_t Codes __attribute__((vector_size(16)));
+typedef uint16_t CodePairs __attribute__((vector_size(16)));
+typedef uint32_t CodeQuads __attribute__((vector_size(16)));
+typedef uint64_t CodeOctets __attribute__((vector_size(16)));
+
+/// The first, or last, elements of a and b in turn.
+template <class Vector>
+[[gnu::always_inline]] inline void interleave(Codes a, Codes b, Codes& first, Codes& last) {
+    const Vector x = (Vector)a, y = (Vector)b;
+    if constexpr (sizeof(x[0]) == 1) {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        last = (Codes)__builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                              31);
+    } else if constexpr (sizeof(x[0]) == 2) {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+        last = (Codes)__builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+    } else if constexpr (sizeof(x[0]) == 4) {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 4, 1, 5);
+        last = (Codes)__builtin_shufflevector(x, y, 2, 6, 3, 7);
+    } else {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 2);
+        last = (Codes)__builtin_shufflevector(x, y, 1, 3);
+    }
+}
+
+/// A perfect shuffle of 16 vectors' elements: vectors i and i + 8 go to 2i and 2i + 1.
+template <class Vector>
+[[gnu::always_inline]] inline void shuffle_rows(Codes* rows) {
+    Codes shuffled[16];
+    for (int i = 0; i < 8; ++i)
+        interleave<Vector>(rows[i], rows[i + 8], shuffled[2 * i], shuffled[2 * i + 1]);
+    for (int i = 0; i < 16; ++i) rows[i] = shuffled[i];
+}
+
+/// 16 x 16 bytes: four perfect shuffles of all 256 swap row and column.
+[[gnu::always_inline]] inline void transpose(Codes* rows) {
+    for (int stage = 0; stage < 4; ++stage) shuffle_rows<Codes>(rows);
+}
+
+template <CodeFormat format>
+void pack_codes_of(const uint8_t* const* rows, int64_t count, float* values) {
+    for (int64_t k = 0; k < count; k += 16) {
+        alignas(64) Codes codes[16];
+        for (int column = 0; column < columns; ++column) {
+            if constexpr (format == CodeFormat::e4m3) {
+                codes[column] = load<Codes>(rows[column] + k);
+            } else {
+                Codes pairs = {};
+                __builtin_memcpy(&pairs, rows[column] + k / 2, 8);
+                Codes last;
+                interleave<Codes>(pairs & 15, pairs >> 4, codes[column], last);
+            }
+        }
+        transpose(codes);
+        for (int i = 0; i < 16; ++i)
+            for (int part = 0; part < parts; ++part)
+                store(values + (k + i) * columns + part * width,
+                      code_values<format>(load_bytes((const uint8_t*)&codes[i] + part * width)));
+    }
+}
+
+void pack_codes(CodeFormat format, const uint8_t* const* rows, int64_t count, float* values) {
+    if (format == CodeFormat::e4m3) return pack_codes_of<CodeFormat::e4m3>(rows, count, values);
+    pack_codes_of<CodeFormat::e2m1>(rows, count, values);
+}
+
+void pack_bf16(const Bf16* const* rows, int64_t count, float* values) {
+    int64_t k = 0;
+    for (; k + 8 <= count; k += 8) {
+        // 16 x 8 halves: rows 0..7 and 8..15 apart, each by three perfect shuffles.
+        Codes halves[2][8];
+        for (int column = 0; column < columns; ++column)
+            halves[column / 8][column % 8] = load<Codes>(rows[column] + k);
+        for (Codes* rows_of_half : {halves[0], halves[1]}) {
+            for (int stage = 0; stage < 3; ++stage) {
+                Codes shuffled[8];
+                for (int i = 0; i < 4; ++i)
+                    interleave<CodePairs>(rows_of_half[i], rows_of_half[i + 4], shuffled[2 * i],
+                                          shuffled[2 * i + 1]);
+                for (int i = 0; i < 8; ++i) rows_of_half[i] = shuffled[i];
+            }
+        }
+        for (int i = 0; i < 8; ++i)
+            for (int half = 0; half < 2; ++half) {
+                // Zeros below each half: its fp32.
+                Codes low, high;
+                interleave<CodePairs>(Codes{}, halves[half][i], low, high);
+                store(values + (k + i) * columns + 8 * half, low);
+                store(values + (k + i) * columns + 8 * half + 4, high);
+            }
+    }
+    for (; k < count; ++k)
+        for (int column = 0; column < columns; ++column)
+            values[k * columns + column] = to_float(rows[column][k]);
+}
+
+void scale_panel(const float* scales, int64_t count, float* values) {
+    for (int64_t k = 0; k < count; ++k)
+        for (int part = 0; part < parts; ++part) {
+            float* at = values + k * columns + part * width;
+            const Ints product = (Ints)(load<Floats>(at) * load<Floats>(scales + part * width));
+            store(at, (product & 0x7FFFFFFF) > 0x7F800000 ? Ints{} + (int32_t)canonical_nan_bits : product);
+        }
+}
+
 void panel_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
     for (int64_t k = 0; k < count; k += 2) {
         uint32_t even[columns], odd[columns];
@@ -250,6 +416,86 @@ void block_sums(const double* a, int64_t stride, int64_t rows, const double* b, 
     }
 }
 
+/// Sums of one block of a few columns' codes with each row of a, exact in any order. `codes` points to the
+/// block.
+template <CodeFormat format, int rows, int group>
+[[gnu::always_inline]] inline void exact_dots(const double* a, int64_t stride, const uint8_t* const* codes,
+                                              int64_t offset, Doubles (&sums)[group][rows]) {
+    const auto add = [&](int column, int first, Floats values) __attribute__((always_inline)) {
+        const Doubles low = low_half(values), high = high_half(values);
+        for (int row = 0; row < rows; ++row) {
+            const double* left = a + row * stride + first;
+            Doubles& sum = sums[column][row];
+            sum = multiply_add_exact(load<Doubles>(left), low, sum);
+            sum = multiply_add_exact(load<Doubles>(left + width / 2), high, sum);
+        }
+    };
+    constexpr int bytes = format == CodeFormat::e4m3 ? block : block / 2;
+    for (int first = 0; first < bytes; first += width)
+        for (int column = 0; column < group; ++column) {
+            const Ints loaded = load_bytes(codes[column] + offset + first);
+            if constexpr (format == CodeFormat::e4m3) {
+                add(column, first, code_values<format>(loaded));
+            } else {
+                add(column, first, code_values<format>(loaded & 15));
+                add(column, first + block / 2, code_values<format>(loaded >> 4));
+            }
+        }
+}
+
+template <CodeFormat format, int rows, int group>
+void block_dots_of(const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales, float* d) {
+    constexpr int bytes = format == CodeFormat::e4m3 ? block : block / 2;
+    float accumulators[group][rows] = {};
+    for (int64_t index = 0; index < a.k / block; ++index) {
+        Doubles sums[group][rows] = {};
+        exact_dots<format, rows, group>(a.values + index * block, a.k, codes, index * bytes, sums);
+        for (int column = 0; column < group; ++column) {
+            const float scale = to_float(scales[column][index]);
+            for (int row = 0; row < rows; ++row) {
+                double sum = 0;
+                for (int lane = 0; lane < width / 2; ++lane) sum += sums[column][row][lane];
+                accumulators[column][row] =
+                    touchstone::fma_rn(static_cast<float>(sum), a.scales[row * (a.k / block) + index] * scale,
+                                       accumulators[column][row]);
+            }
+        }
+    }
+    for (int column = 0; column < group; ++column)
+        for (int row = 0; row < rows; ++row)
+            d[column * rows + row] = with_canonical_nan(accumulators[column][row]);
+}
+
+/// Four columns at a time share what is read of a; the sums of four rows are already many for 16 registers.
+template <CodeFormat format, int rows>
+void block_dots_rows(const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales,
+                     int64_t count, float* d) {
+    constexpr int group = rows == 1 ? 4 : 2;
+    int64_t column = 0;
+    for (; column + group <= count; column += group)
+        block_dots_of<format, rows, group>(a, codes + column, scales + column, d + column * rows);
+    for (; column < count; ++column)
+        block_dots_of<format, rows, 1>(a, codes + column, scales + column, d + column * rows);
+}
+
+template <CodeFormat format>
+void block_dots_format(const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales,
+                       int64_t count, float* d) {
+    switch (a.rows) {
+        case 1: return block_dots_rows<format, 1>(a, codes, scales, count, d);
+        case 2: return block_dots_rows<format, 2>(a, codes, scales, count, d);
+        case 3: return block_dots_rows<format, 3>(a, codes, scales, count, d);
+        case 4: return block_dots_rows<format, 4>(a, codes, scales, count, d);
+        default: __builtin_trap();
+    }
+}
+
+void block_dots(CodeFormat format, const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales,
+                int64_t count, float* d) {
+    if (format == CodeFormat::e4m3) return block_dots_format<CodeFormat::e4m3>(a, codes, scales, count, d);
+    block_dots_format<CodeFormat::e2m1>(a, codes, scales, count, d);
+}
+
 void widen(const float* values, int64_t count, double* wide) {
     for (int64_t i = 0; i < count; ++i) wide[i] = values[i];
 }
@@ -336,7 +582,8 @@ void fp4_rows(const Fp4Rows& a, const uint8_t* b, const float* b_scales, float* 
 }  // namespace
 
 extern const GemmKernels gemm_kernels;
-const GemmKernels gemm_kernels{compiled_isa, operand_exponents, panel_exponents, chain,     block_sums,
-                               widen,        add_scaled,        lane_products,   lane_tree, fp4_rows};
+const GemmKernels gemm_kernels{compiled_isa,      pack_codes,      pack_bf16, scale_panel, block_dots,
+                               operand_exponents, panel_exponents, chain,     block_sums,  widen,
+                               add_scaled,        lane_products,   lane_tree, fp4_rows};
 
 }  // namespace touchstone::TOUCHSTONE_ISA_NAMESPACE
