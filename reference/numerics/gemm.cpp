@@ -361,43 +361,78 @@ void block_scaled_panels(BlockSum sum, std::span<const float> a, std::span<const
 /// Rows of a few, up to which going along the rows of b is faster than decoding panels.
 constexpr int64_t few_rows = 8;
 
-/// `a` in double, in the order of BlockRows.
-std::vector<double> wide_rows(std::span<const float> a, CodeFormat format) {
-    std::vector<double> wide(a.size());
-    for (size_t i = 0; i < a.size(); ++i) {
-        const size_t in_block = i % block;
-        const size_t place =
-            format == CodeFormat::e2m1 ? in_block % 2 * (block / 2) + in_block / 2 : in_block;
-        wide[i - in_block + place] = a[i];
+/// What ByteRows points to.
+struct ByteRowsOf {
+    std::vector<uint8_t> bytes;
+    std::vector<float> scales;
+
+    ByteRowsOf(std::span<const float> a, std::span<const float> a_scales)
+        : bytes(a.size() * 4), scales(a_scales.begin(), a_scales.end()) {
+        for (size_t i = 0; i < a.size(); ++i) {
+            if (is_nan(a[i])) {
+                scales[i / block] = a[i];
+                continue;
+            }
+            const size_t in_block = i % block, place = in_block % 2 * (block / 2) + in_block / 2;
+            uint8_t* to = bytes.data() + i / block * ByteRows::block_bytes + place;
+            const int32_t units = static_cast<int32_t>(a[i] * 512), magnitude = std::abs(units);
+            to[0] = static_cast<uint8_t>((units > 0) - (units < 0));
+            for (int byte = 0; byte < 3; ++byte)
+                to[(1 + byte) * block] = static_cast<uint8_t>(magnitude >> 8 * byte);
+        }
     }
-    return wide;
+};
+
+/// Columns first .. first + 3; beyond `columns` the last is repeated.
+StoredColumns stored_columns(const ScaledCodes& b, int64_t first, int64_t columns, int64_t k) {
+    StoredColumns result;
+    for (int64_t j = 0; j < 4; ++j) {
+        const int64_t column = std::min(first + j, columns - 1);
+        result.codes[j] = b.codes.data() + column * b.row_bytes(k);
+        result.scales[j] = b.column_scales(column, k);
+    }
+    return result;
+}
+
+/// dots(first row, rows, columns, d) for every four columns and up to four rows.
+template <class Dots>
+void for_few_rows(int64_t rows, const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
+                  const Dots& dots) {
+    constexpr int64_t some = 4;
+#pragma omp parallel for schedule(static)
+    for (int64_t first = 0; first < columns; first += some) {
+        const StoredColumns stored = stored_columns(b, first, columns, k);
+        const int64_t count = std::min(some, columns - first);
+        for (int64_t row = 0; row < rows; row += some) {
+            alignas(16) float sums[some * some];
+            dots(row, std::min(some, rows - row), stored, sums);
+            for (int64_t i = 0; i < std::min(some, rows - row); ++i)
+                std::transform(sums + i * some, sums + i * some + count,
+                               d.data() + (row + i) * columns + first,
+                               [](float sum) { return with_canonical_nan(sum); });
+        }
+    }
 }
 
 void few_exact_rows(std::span<const float> a, std::span<const float> a_scales, int64_t rows,
                     const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
                     const GemmKernels& kernels) {
-    constexpr int64_t rows_at_once = 4, columns_at_once = 4;
-    const std::vector<double> wide = wide_rows(a, b.format);
-    const int64_t groups = (columns + columns_at_once - 1) / columns_at_once, row_bytes = b.row_bytes(k);
-#pragma omp parallel for schedule(static)
-    for (int64_t group = 0; group < groups; ++group) {
-        const int64_t first = group * columns_at_once, count = std::min(columns_at_once, columns - first);
-        const uint8_t* codes[columns_at_once];
-        const E8m0* scales[columns_at_once];
-        for (int64_t j = 0; j < count; ++j) {
-            codes[j] = b.codes.data() + (first + j) * row_bytes;
-            scales[j] = b.column_scales(first + j, k);
-        }
-        for (int64_t row = 0; row < rows; row += rows_at_once) {
-            const int64_t some = std::min(rows_at_once, rows - row);
-            float sums[rows_at_once * columns_at_once];
-            kernels.block_dots(b.format,
-                               {wide.data() + row * k, a_scales.data() + row * (k / block), some, k}, codes,
-                               scales, count, sums);
-            for (int64_t j = 0; j < count; ++j)
-                for (int64_t i = 0; i < some; ++i)
-                    d[static_cast<size_t>((row + i) * columns + first + j)] = sums[j * some + i];
-        }
+    const int64_t blocks = k / block;
+    if (b.format == CodeFormat::e4m3) {
+        const std::vector<double> wide(a.begin(), a.end());
+        for_few_rows(rows, b, columns, k, d,
+                     [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
+                         kernels.fp8_dots({wide.data() + row * k, a_scales.data() + row * blocks, count, k},
+                                          stored, sums);
+                     });
+    } else {
+        const ByteRowsOf left(a, a_scales);
+        for_few_rows(rows, b, columns, k, d,
+                     [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
+                         kernels.fp4_dots({left.bytes.data() + row * blocks * ByteRows::block_bytes,
+                                           left.scales.data() + row * blocks, count, k},
+                                          stored, sums);
+                     });
     }
 }
 

@@ -131,12 +131,27 @@ struct Fp4Rows {
     int64_t rows, groups;
 };
 
-/// Rows for GemmKernels::block_dots: values [rows][k], of every 32 for e2m1 the 16 of even index first;
-/// scales [rows][k / 32].
-struct BlockRows {
+/// Rows for GemmKernels::fp8_dots: values [rows][k], scales [rows][k / 32].
+struct WideRows {
     const double* values;
     const float* scales;
     int64_t rows, k;
+};
+
+/// Rows of e4m3 values for GemmKernels::fp4_dots, as integers of units 2^-9, whose magnitudes have 18 bits:
+/// per row and block of 32 the signs (-1, 0, 1), then three times 32 bytes, magnitude's low, middle and high
+/// byte; of the 32, the 16 of even index first. Scales [rows][k / 32], NaN where a block holds a NaN.
+struct ByteRows {
+    static constexpr int64_t block_bytes = 4 * 32;
+    const uint8_t* bytes;
+    const float* scales;
+    int64_t rows, k;
+};
+
+/// Four columns of a stored operand: their codes and their scales.
+struct StoredColumns {
+    const uint8_t* codes[4];
+    const E8m0* scales[4];
 };
 
 /// The inner loops, one table per instruction set (gemm_vector.cpp). Panels are [k][16].
@@ -148,9 +163,9 @@ struct GemmKernels {
     void (*pack_bf16)(const Bf16* const* rows, int64_t count, float* values);
     /// values[k][j] *= scales[j], NaN canonical.
     void (*scale_panel)(const float* scales, int64_t count, float* values);
-    /// block_scaled_gemm, exact, of 1 to 4 rows with `columns` (1 to 4) rows of codes: d [columns][rows].
-    void (*block_dots)(CodeFormat format, const BlockRows& a, const uint8_t* const* codes,
-                       const E8m0* const* scales, int64_t columns, float* d);
+    /// block_scaled_gemm, exact, of 1 to 4 rows with four columns of e4m3, or of e2m1: d [rows][4].
+    void (*fp8_dots)(const WideRows& a, const StoredColumns& b, float* d);
+    void (*fp4_dots)(const ByteRows& a, const StoredColumns& b, float* d);
     void (*operand_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);
     /// Of a panel: [k / 2][16][2], the exponents of an even k and the next one side by side; `count` k, even.
     void (*panel_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);

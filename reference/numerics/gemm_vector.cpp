@@ -416,84 +416,181 @@ void block_sums(const double* a, int64_t stride, int64_t rows, const double* b, 
     }
 }
 
-/// Sums of one block of a few columns' codes with each row of a, exact in any order. `codes` points to the
-/// block.
-template <CodeFormat format, int rows, int group>
-[[gnu::always_inline]] inline void exact_dots(const double* a, int64_t stride, const uint8_t* const* codes,
-                                              int64_t offset, Doubles (&sums)[group][rows]) {
-    const auto add = [&](int column, int first, Floats values) __attribute__((always_inline)) {
-        const Doubles low = low_half(values), high = high_half(values);
-        for (int row = 0; row < rows; ++row) {
-            const double* left = a + row * stride + first;
-            Doubles& sum = sums[column][row];
-            sum = multiply_add_exact(load<Doubles>(left), low, sum);
-            sum = multiply_add_exact(load<Doubles>(left + width / 2), high, sum);
-        }
-    };
-    constexpr int bytes = format == CodeFormat::e4m3 ? block : block / 2;
-    for (int first = 0; first < bytes; first += width)
-        for (int column = 0; column < group; ++column) {
-            const Ints loaded = load_bytes(codes[column] + offset + first);
-            if constexpr (format == CodeFormat::e4m3) {
-                add(column, first, code_values<format>(loaded));
-            } else {
-                add(column, first, code_values<format>(loaded & 15));
-                add(column, first + block / 2, code_values<format>(loaded >> 4));
-            }
-        }
+/// Columns whose sums are added together: one vector of fp32 per row.
+constexpr int stored_columns = 4;
+typedef float Floats4 __attribute__((vector_size(16)));
+typedef int32_t Ints4 __attribute__((vector_size(16)));
+
+/// Scales of one block of the columns; to_float of each.
+[[gnu::always_inline]] inline Floats4 scales_of(const StoredColumns& b, int64_t index) {
+    const Ints4 bits{b.scales[0][index].bits, b.scales[1][index].bits, b.scales[2][index].bits,
+                     b.scales[3][index].bits};
+    const Ints4 number = bits == 0 ? Ints4{} + 0x00400000 : bits << 23;
+    return (Floats4)(bits == 255 ? Ints4{} + (int32_t)canonical_nan_bits : number);
 }
 
-template <CodeFormat format, int rows, int group>
-void block_dots_of(const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales, float* d) {
-    constexpr int bytes = format == CodeFormat::e4m3 ? block : block / 2;
-    float accumulators[group][rows] = {};
+[[gnu::always_inline]] inline Floats4 fma_of_four(Floats4 a, Floats4 b, Floats4 c) {
+#if defined(__AVX2__)
+    return _mm_fmadd_ps(a, b, c);
+#else
+    for (int i = 0; i < 4; ++i) c[i] = touchstone::fma_rn(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+
+/// The sum of each vector's lanes, exact in any order, rounded to fp32.
+[[gnu::always_inline]] inline Floats4 totals(const Doubles (&sums)[stored_columns]) {
+#if defined(__AVX2__)
+    __m256d quarters[stored_columns];
+    for (int i = 0; i < stored_columns; ++i) {
+#if defined(__AVX512F__)
+        quarters[i] = _mm256_add_pd(_mm512_maskz_extractf64x4_pd(0xFF, sums[i], 0),
+                                    _mm512_maskz_extractf64x4_pd(0xFF, sums[i], 1));
+#else
+        quarters[i] = sums[i];
+#endif
+    }
+    const __m256d first = _mm256_hadd_pd(quarters[0], quarters[1]),
+                  last = _mm256_hadd_pd(quarters[2], quarters[3]);
+    const __m256d low = _mm256_permute2f128_pd(first, last, 0x20),
+                  high = _mm256_permute2f128_pd(first, last, 0x31);
+    return _mm256_cvtpd_ps(_mm256_add_pd(low, high));
+#else
+    Floats4 result;
+    for (int i = 0; i < stored_columns; ++i) result[i] = (float)(sums[i][0] + sums[i][1]);
+    return result;
+#endif
+}
+
+/// Rows share what is decoded of b, columns what is read of a.
+template <int rows>
+void fp8_dots_of(const WideRows& a, const StoredColumns& b, float* d) {
+    Floats4 accumulators[rows] = {};
     for (int64_t index = 0; index < a.k / block; ++index) {
-        Doubles sums[group][rows] = {};
-        exact_dots<format, rows, group>(a.values + index * block, a.k, codes, index * bytes, sums);
-        for (int column = 0; column < group; ++column) {
-            const float scale = to_float(scales[column][index]);
-            for (int row = 0; row < rows; ++row) {
-                double sum = 0;
-                for (int lane = 0; lane < width / 2; ++lane) sum += sums[column][row][lane];
-                accumulators[column][row] =
-                    touchstone::fma_rn(static_cast<float>(sum), a.scales[row * (a.k / block) + index] * scale,
-                                       accumulators[column][row]);
+        Doubles sums[rows][stored_columns] = {};
+        for (int64_t k = index * block; k < (index + 1) * block; k += width)
+            for (int column = 0; column < stored_columns; ++column) {
+                const Floats values = code_values<CodeFormat::e4m3>(load_bytes(b.codes[column] + k));
+                const Doubles low = low_half(values), high = high_half(values);
+                for (int row = 0; row < rows; ++row) {
+                    const double* left = a.values + row * a.k + k;
+                    Doubles& sum = sums[row][column];
+                    sum = multiply_add_exact(load<Doubles>(left), low, sum);
+                    sum = multiply_add_exact(load<Doubles>(left + width / 2), high, sum);
+                }
             }
+        const Floats4 scales = scales_of(b, index);
+        for (int row = 0; row < rows; ++row)
+            accumulators[row] = fma_of_four(totals(sums[row]), a.scales[row * (a.k / block) + index] * scales,
+                                            accumulators[row]);
+    }
+    __builtin_memcpy(d, accumulators, sizeof accumulators);
+}
+
+void fp8_dots(const WideRows& a, const StoredColumns& b, float* d) {
+    // More accumulators than those of two rows would not stay in 16 registers.
+    for (int64_t row = 0; row < a.rows; row += 2) {
+        const WideRows rows{a.values + row * a.k, a.scales + row * (a.k / block), 0, a.k};
+        if (row + 1 < a.rows)
+            fp8_dots_of<2>(rows, b, d + row * stored_columns);
+        else
+            fp8_dots_of<1>(rows, b, d + row * stored_columns);
+    }
+}
+
+#if defined(__AVX2__)
+/// Doubled values of a block's codes: of the low nibbles, then of the high ones.
+[[gnu::always_inline]] inline __m256i doubled_values(const uint8_t* codes) {
+    const __m128i pairs = load<__m128i>(codes);
+    const __m256i nibbles =
+        _mm256_and_si256(_mm256_inserti128_si256(_mm256_castsi128_si256(pairs), _mm_srli_epi16(pairs, 4), 1),
+                         _mm256_set1_epi8(15));
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    return _mm256_shuffle_epi8(table, nibbles);
+}
+
+/// Eight partial sums of a block of ByteRows with doubled values. A pair of byte products is at most 2 * 255
+/// * 12, the whole sum 32 * 448 * 2^9 * 12 < 2^27.
+[[gnu::always_inline]] inline __m256i byte_products(const uint8_t* a, __m256i values) {
+    const __m256i with_sign = _mm256_sign_epi8(values, load<__m256i>(a));
+    const auto of_byte = [&](int byte, int16_t weight) __attribute__((always_inline)) {
+        const __m256i pairs = _mm256_maddubs_epi16(load<__m256i>(a + (1 + byte) * block), with_sign);
+        return _mm256_madd_epi16(pairs, _mm256_set1_epi16(weight));
+    };
+    const __m256i high = _mm256_slli_epi32(of_byte(2, 256), 8);
+    return _mm256_add_epi32(_mm256_add_epi32(of_byte(0, 1), of_byte(1, 256)), high);
+}
+
+/// fp32 of the sum of each vector's lanes.
+[[gnu::always_inline]] inline Floats4 totals(const __m256i (&sums)[stored_columns]) {
+    const __m256i halves =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+    return _mm_cvtepi32_ps(
+        _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+}
+
+template <int rows>
+void fp4_dots_of(const ByteRows& a, const StoredColumns& b, float* d) {
+    Floats4 accumulators[rows] = {};
+    for (int64_t index = 0; index < a.k / block; ++index) {
+        __m256i values[stored_columns];
+        for (int column = 0; column < stored_columns; ++column)
+            values[column] = doubled_values(b.codes[column] + index * (block / 2));
+        const Floats4 scales = scales_of(b, index);
+        for (int row = 0; row < rows; ++row) {
+            const int64_t place = row * (a.k / block) + index;
+            __m256i sums[stored_columns];
+            for (int column = 0; column < stored_columns; ++column)
+                sums[column] = byte_products(a.bytes + place * ByteRows::block_bytes, values[column]);
+            // The unit of the sums: 2^-9 of a, 2^-1 of doubled values.
+            accumulators[row] =
+                fma_of_four(totals(sums) * 0x1p-10f, a.scales[place] * scales, accumulators[row]);
         }
     }
-    for (int column = 0; column < group; ++column)
-        for (int row = 0; row < rows; ++row)
-            d[column * rows + row] = with_canonical_nan(accumulators[column][row]);
+    __builtin_memcpy(d, accumulators, sizeof accumulators);
 }
-
-/// Four columns at a time share what is read of a; the sums of four rows are already many for 16 registers.
-template <CodeFormat format, int rows>
-void block_dots_rows(const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales,
-                     int64_t count, float* d) {
-    constexpr int group = rows == 1 ? 4 : 2;
-    int64_t column = 0;
-    for (; column + group <= count; column += group)
-        block_dots_of<format, rows, group>(a, codes + column, scales + column, d + column * rows);
-    for (; column < count; ++column)
-        block_dots_of<format, rows, 1>(a, codes + column, scales + column, d + column * rows);
+#else
+template <int rows>
+void fp4_dots_of(const ByteRows& a, const StoredColumns& b, float* d) {
+    constexpr int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    Floats4 accumulators[rows] = {};
+    for (int64_t index = 0; index < a.k / block; ++index) {
+        int8_t values[stored_columns][block];
+        for (int column = 0; column < stored_columns; ++column)
+            for (int i = 0; i < block / 2; ++i) {
+                const uint8_t pair = b.codes[column][index * (block / 2) + i];
+                values[column][i] = doubled[pair & 15], values[column][block / 2 + i] = doubled[pair >> 4];
+            }
+        const Floats4 scales = scales_of(b, index);
+        for (int row = 0; row < rows; ++row) {
+            const int64_t place = row * (a.k / block) + index;
+            const uint8_t* bytes = a.bytes + place * ByteRows::block_bytes;
+            int32_t left[block];
+            for (int i = 0; i < block; ++i) {
+                const int32_t magnitude =
+                    bytes[block + i] | bytes[2 * block + i] << 8 | bytes[3 * block + i] << 16;
+                left[i] = (int8_t)bytes[i] * magnitude;
+            }
+            Ints4 sums = {};
+            for (int column = 0; column < stored_columns; ++column)
+                for (int i = 0; i < block; ++i) sums[column] += left[i] * values[column][i];
+            accumulators[row] = fma_of_four(__builtin_convertvector(sums, Floats4) * 0x1p-10f,
+                                            a.scales[place] * scales, accumulators[row]);
+        }
+    }
+    __builtin_memcpy(d, accumulators, sizeof accumulators);
 }
+#endif
 
-template <CodeFormat format>
-void block_dots_format(const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales,
-                       int64_t count, float* d) {
+void fp4_dots(const ByteRows& a, const StoredColumns& b, float* d) {
     switch (a.rows) {
-        case 1: return block_dots_rows<format, 1>(a, codes, scales, count, d);
-        case 2: return block_dots_rows<format, 2>(a, codes, scales, count, d);
-        case 3: return block_dots_rows<format, 3>(a, codes, scales, count, d);
-        case 4: return block_dots_rows<format, 4>(a, codes, scales, count, d);
+        case 1: return fp4_dots_of<1>(a, b, d);
+        case 2: return fp4_dots_of<2>(a, b, d);
+        case 3: return fp4_dots_of<3>(a, b, d);
+        case 4: return fp4_dots_of<4>(a, b, d);
         default: __builtin_trap();
     }
-}
-
-void block_dots(CodeFormat format, const BlockRows& a, const uint8_t* const* codes, const E8m0* const* scales,
-                int64_t count, float* d) {
-    if (format == CodeFormat::e4m3) return block_dots_format<CodeFormat::e4m3>(a, codes, scales, count, d);
-    block_dots_format<CodeFormat::e2m1>(a, codes, scales, count, d);
 }
 
 void widen(const float* values, int64_t count, double* wide) {
@@ -582,8 +679,8 @@ void fp4_rows(const Fp4Rows& a, const uint8_t* b, const float* b_scales, float* 
 }  // namespace
 
 extern const GemmKernels gemm_kernels;
-const GemmKernels gemm_kernels{compiled_isa,      pack_codes,      pack_bf16, scale_panel, block_dots,
-                               operand_exponents, panel_exponents, chain,     block_sums,  widen,
-                               add_scaled,        lane_products,   lane_tree, fp4_rows};
+const GemmKernels gemm_kernels{compiled_isa, pack_codes,        pack_bf16,       scale_panel, fp8_dots,
+                               fp4_dots,     operand_exponents, panel_exponents, chain,       block_sums,
+                               widen,        add_scaled,        lane_products,   lane_tree,   fp4_rows};
 
 }  // namespace touchstone::TOUCHSTONE_ISA_NAMESPACE
