@@ -190,13 +190,20 @@ TEST_CASE("hyper_connections: Sinkhorn gives the published matrix (18.2)") {
     expected << 0.5585634, 0.1004560, 0.2319104, 0.1090693, 0.2808478, 0.6153261, 0.0334086, 0.0704165,
         0.0361490, 0.2152818, 0.6381562, 0.1104119, 0.1244388, 0.0689351, 0.0965238, 0.7101013;
     CHECK(largest_difference(sinkhorn(a, 20, 1e-6), expected) <= 1e-7);
-    // One round: rows without eps in the divisor, eps added, then columns.
-    Matrix two(2, 2), once(2, 2);
+    // Few rounds and a large eps show the order, which 20 rounds hide. One: rows without eps in the divisor,
+    // eps added, then columns. Every other: rows, then columns, eps in both divisors.
+    constexpr double eps = 0.125;
+    Matrix two(2, 2), rounds(2, 2);
     two << std::log(3.0), 0, 0, 0;
-    once << 0.75 + 1e-6, 0.25 + 1e-6, 0.5 + 1e-6, 0.5 + 1e-6;
-    once.col(0) /= 1.25 + 3e-6;
-    once.col(1) /= 0.75 + 3e-6;
-    CHECK(largest_difference(sinkhorn(two, 1, 1e-6), once) <= 1e-15);
+    rounds << 0.75 + eps, 0.25 + eps, 0.5 + eps, 0.5 + eps;
+    const auto divide_columns = [&rounds] {
+        for (Eigen::Index k = 0; k < 2; ++k) rounds.col(k) /= rounds(0, k) + rounds(1, k) + eps;
+    };
+    divide_columns();
+    CHECK(largest_difference(sinkhorn(two, 1, eps), rounds) <= 1e-15);
+    for (Eigen::Index j = 0; j < 2; ++j) rounds.row(j) /= rounds(j, 0) + rounds(j, 1) + eps;
+    divide_columns();
+    CHECK(largest_difference(sinkhorn(two, 2, eps), rounds) <= 1e-15);
 }
 
 TEST_CASE("hyper_connections: copy j feeds copy k by comb(j, k)") {
