@@ -13,6 +13,7 @@
 
 #include "reference/block.h"
 #include "reference/engram.h"
+#include "reference/model/checkpoint.h"
 #include "reference/model/checkpoint_weights.h"
 #include "reference/text_model.h"
 #include "tests/official_tiny.h"

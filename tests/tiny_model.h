@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "reference/model/checkpoint.h"
 #include "reference/model/checkpoint_weights.h"
 #include "reference/numerics/random.h"
 #include "reference/text_model.h"
