@@ -1,77 +1,16 @@
 // The command line as a new user meets it: answers, JSON, CSV, errors and exit codes.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
-using nlohmann::json;
-namespace fs = std::filesystem;
+#include "tests/command_line.h"
+
+using namespace touchstone::command_line;
 
 namespace {
-
-struct Result {
-    int exit_code;
-    std::string out;
-    std::string err;
-};
-
-std::string read_file(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
-
-/// A folder of this process that is removed at exit.
-const fs::path& scratch() {
-    static const struct Folder {
-        fs::path path = fs::temp_directory_path() / ("touchstone_cli_test_" + std::to_string(getpid()));
-        Folder() { fs::create_directories(path); }
-        ~Folder() { fs::remove_all(path); }
-    } folder;
-    return folder.path;
-}
-
-Result touchstone(const std::string& arguments) {
-    const fs::path out = scratch() / "out", err = scratch() / "err";
-    const std::string command = std::string(TOUCHSTONE_BINARY) + " " + arguments + " >" + out.string() +
-                                " 2>" + err.string() + " </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
-}
-
-json run_json(const std::string& arguments) {
-    const Result result = touchstone(arguments + " --json");
-    INFO("touchstone " << arguments << " --json\n" << result.err);
-    REQUIRE(result.exit_code == 0);
-    CHECK(result.err.empty());
-    return json::parse(result.out);
-}
-
-/// Exit 2, nothing on stdout, and every fragment in the message.
-void check_refused(const std::string& arguments, const std::vector<std::string>& fragments) {
-    const Result result = touchstone(arguments);
-    INFO("touchstone " << arguments << "\n" << result.err);
-    CHECK(result.exit_code == 2);
-    CHECK(result.out.empty());
-    CHECK(result.err.starts_with("touchstone: error: "));
-    for (const std::string& fragment : fragments) {
-        CAPTURE(fragment);
-        CHECK(result.err.find(fragment) != std::string::npos);
-    }
-}
-
-std::string write_file(const std::string& name, const std::string& text) {
-    const fs::path path = scratch() / name;
-    std::ofstream(path, std::ios::binary) << text;
-    return path.string();
-}
 
 std::string data(const char* name) {
     return std::string(TOUCHSTONE_TEST_DATA) + "/config/" + name;
