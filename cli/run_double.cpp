@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "cli/run.h"
 #include "reference/engram.h"
@@ -45,6 +47,52 @@ void take_rows(const std::map<int, std::map<int64_t, std::vector<int32_t>>>& fro
     }
 }
 
+/// Our names of what the double model calls as the recordings of the released code do.
+constexpr std::pair<std::string_view, std::string_view> renamed[]{
+    {"attn.index_", "attn.indexer."},
+    {"attn.compressor_", "attn.compressor."},
+    {"attn.candidate_block_scores", "attn.candidate_pool.block_scores"},
+    {"attn.candidate_mask", "attn.candidate_pool.blocks"},
+};
+/// Of the recordings alone: parts of what is traced whole.
+constexpr std::string_view left_out[]{"attn.q_h01", "attn.o_h01", "attn.index_dot", "main_hidden"};
+
+/// The kept blocks of each row's pool, ascending, then -1.
+truth::Matrix pool_blocks(const truth::Matrix& mask, const ModelConfig& config) {
+    truth::Matrix blocks = truth::Matrix::Constant(mask.rows(), config.candidate_topk_blocks, -1);
+    for (Eigen::Index row = 0; row < mask.rows(); ++row) {
+        Eigen::Index kept = 0;
+        for (Eigen::Index column = 0; column < mask.cols(); column += config.candidate_block_size)
+            if (mask(row, column) != 0)
+                blocks(row, kept++) = static_cast<double>(column / config.candidate_block_size);
+    }
+    return blocks;
+}
+
+/// Writes a tensor of the double model under the name that the bit-exact model gives it.
+void trace_as_ours(TraceFile& trace, int64_t first_position, const ModelConfig& config, std::string name,
+                   const truth::Matrix& value) {
+    const size_t dot = name.find('.');
+    std::string tensor = name.starts_with('L') ? name.substr(dot + 1) : name;
+    if (std::ranges::find(left_out, tensor) != std::end(left_out)) return;
+    // Layers inside the pool have their scores before and after its mask; ours are those before.
+    const int layer = name.starts_with('L') ? std::stoi(name.substr(1, dot - 1)) : -1;
+    const bool restricted =
+        layer >= 0 && layer_roles(config)[static_cast<size_t>(layer)].pool == PoolRole::restricted;
+    if (tensor == "attn.index_scores" && restricted) return;
+    if (tensor == "attn.index_scores_all") tensor = "attn.index_scores";
+    const bool mask = tensor == "attn.candidate_mask";
+    for (const auto& [theirs, ours] : renamed)
+        if (tensor.starts_with(theirs)) {
+            tensor.replace(0, theirs.size(), ours);
+            break;
+        }
+    const truth::Matrix stored = mask ? pool_blocks(value, config) : value;
+    trace.add(call_prefix(first_position) + (layer < 0 ? "" : name.substr(0, dot + 1)) + tensor, "F64",
+              {stored.rows(), stored.cols()},
+              std::as_bytes(std::span(stored.data(), static_cast<size_t>(stored.size()))));
+}
+
 class DoubleRunner final : public Runner {
   public:
     DoubleRunner(std::shared_ptr<const truth::Model> model, ModelConfig config, const RunSettings& settings,
@@ -75,9 +123,7 @@ class DoubleRunner final : public Runner {
         }
         if (traced && settings_.trace != nullptr)
             options.trace = [&](const std::string& name, const truth::Matrix& value) {
-                settings_.trace->add(
-                    call_prefix(first) + name, "F64", {value.rows(), value.cols()},
-                    std::as_bytes(std::span(value.data(), static_cast<size_t>(value.size()))));
+                trace_as_ours(*settings_.trace, first, config_, name, value);
             };
         const truth::Matrix logits =
             model_->forward(state_, std::vector<int64_t>(tokens.begin(), tokens.end()), first, options);
