@@ -264,19 +264,22 @@ std::string to_text(const CheckpointReport& report, const CheckpointVerifyOption
 
 void run_checkpoint_make(const CheckpointMakeOptions& options) {
     const Model model = find_model(options.config);
-    Progress progress("written");
-    const SyntheticCheckpointOptions make{.seed = parse_seed(options.seed),
-                                          .layer = parse_layer(options.layer),
-                                          .engram_tables = options.engram_tables,
-                                          .shard_bytes = parse_bytes("--shard-bytes", options.shard_bytes),
-                                          .progress = std::ref(progress)};
+    SyntheticCheckpointOptions make{.seed = parse_seed(options.seed),
+                                    .layer = parse_layer(options.layer),
+                                    .engram_tables = options.engram_tables,
+                                    .shard_bytes = parse_bytes("--shard-bytes", options.shard_bytes)};
     const ModelConfig& config = config_of(model);
     if (make.layer && config.engram && !make.engram_tables &&
         std::ranges::count(config.engram->layer_ids, *make.layer) > 0)
         fmt::print(stderr,
                    "touchstone: the Engram table of layer {} is left out; --engram-tables writes it too\n",
                    *make.layer);
-    const SyntheticCheckpoint written = write_synthetic_checkpoint(config, options.out, make);
+    SyntheticCheckpoint written;
+    {
+        Progress progress("written");
+        make.progress = std::ref(progress);
+        written = write_synthetic_checkpoint(config, options.out, make);
+    }
     if (options.json)
         return write_result(cli::to_text(json{{"schema", "touchstone.checkpoint_make/1"},
                                               {"model", model.name},

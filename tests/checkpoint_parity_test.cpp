@@ -75,7 +75,9 @@ TEST_CASE("checkpoint: every kind of synthetic tensor has the mean and rms of th
     const std::map<std::string, Moments> ours = moments(Checkpoint(folder)), theirs = moments(recorded());
     fs::remove_all(folder);
     REQUIRE(ours.size() == theirs.size());
-    for (const auto& [kind, m] : theirs) {
+    for (const auto& of_kind : theirs) {
+        const std::string& kind = of_kind.first;
+        const Moments& m = of_kind.second;
         CAPTURE(kind);
         // Kinds of few elements (sinks, biases) scatter by themselves.
         const double tolerance = 0.15 + 3 / std::sqrt(m.count);
