@@ -1,6 +1,7 @@
 #include "reference/truth/compressor.h"
 
 #include <cmath>
+#include <utility>
 
 #include "reference/truth/rms_norm.h"
 
@@ -35,7 +36,8 @@ CompressorOutput compressor(const Matrix& x, const CompressorWeights& weights, i
     CompressorOutput output;
     output.kv = x * weights.kv.transpose();
     if (ratio == 1) {
-        output.pooled = ledger.bf16(output.kv);
+        output.kv = ledger.bf16(std::move(output.kv));
+        output.pooled = output.kv;
     } else {
         output.score = x * weights.gate.transpose();
         const Matrix kv = stacked(pending.kv, output.kv), score = stacked(pending.score, output.score);

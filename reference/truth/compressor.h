@@ -18,8 +18,8 @@ struct CompressorPending {
     Matrix kv, score;
 };
 
-/// What a call computes: kv and score per token [T, Dh] (score empty at ratio 1); pooled and latent per group
-/// that the call closed [groups, Dh], latent being unrotated.
+/// What a call computes: kv and score per token [T, Dh] (at ratio 1 score is empty and kv is bf16); pooled
+/// and latent per group that the call closed [groups, Dh], latent being unrotated.
 struct CompressorOutput {
     Matrix kv, score, pooled, latent;
 };

@@ -43,7 +43,9 @@ Matrix quantized_linear(const Matrix& x, const Matrix& weight, const Ledger& led
 
 /// Elements as the model's fp32 constants hold them, e.g. head_dim^-0.5.
 inline double fp32_constant(double x) {
-    return static_cast<double>(static_cast<float>(x));
+    const volatile float rounded =
+        static_cast<float>(x);  // gcc 12 drops the rounding of neighbours it vectorises
+    return static_cast<double>(rounded);
 }
 
 }  // namespace touchstone::truth
