@@ -43,6 +43,53 @@ struct ReplayOptions {
     OutputFormat output;
 };
 
+/// touchstone checkpoint make.
+struct CheckpointMakeOptions {
+    std::string config;
+    std::string seed = "1";
+    std::string out;
+    std::string layer;  ///< empty: all
+    std::string shard_bytes = "5GB";
+    bool engram_tables = false;
+    bool json = false;
+};
+
+/// touchstone checkpoint verify.
+struct CheckpointVerifyOptions {
+    std::string folder;
+    std::string layer;  ///< empty: all
+    bool values = false;
+    bool json = false;
+};
+
+/// touchstone checkpoint show.
+struct CheckpointShowOptions {
+    std::string folder;
+    std::string tensor;  ///< empty: all of them, counted
+    OutputFormat output;
+};
+
+/// touchstone run.
+struct RunOptions {
+    std::string config = "tiny";
+    std::string tokens;
+    std::string random_tokens;
+    std::string decode;
+    std::string arithmetic = "exact";
+    std::string replay = "none";
+    std::string reading = "B";
+    std::string chunk = "512";
+    std::string temperature = "0";
+    std::string seed = "1";
+    std::string weights_seed = "1";
+    std::string top = "3";
+    std::string load, save, trace, force_choices;
+    bool drift = true;
+    bool stale_index_keys = false;
+    bool masked_rows_attended = false;
+    OutputFormat output;
+};
+
 /// touchstone gpu probe.
 struct GpuProbeOptions {
     int64_t steps = 100'000'000;  ///< per instruction and variant
@@ -74,5 +121,12 @@ int run_gpu_cublas(const GpuCublasOptions& options);
 void run_kv(const KvOptions& options);
 void run_layers(const LayersOptions& options);
 void run_replay(const ReplayOptions& options);
+/// Files asked for are written before the result is.
+void run_run(const RunOptions& options);
+void run_checkpoint_make(const CheckpointMakeOptions& options);
+void run_checkpoint_show(const CheckpointShowOptions& options);
+
+/// Exit code 0, or 1 when the checkpoint is not what its configuration says.
+int run_checkpoint_verify(const CheckpointVerifyOptions& options);
 
 }  // namespace touchstone::cli

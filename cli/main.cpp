@@ -84,6 +84,63 @@ void add_layers_command(CLI::App& app) {
     command->callback([options] { run_layers(*options); });
 }
 
+void add_run_command(CLI::App& app) {
+    auto options = std::make_shared<RunOptions>();
+    CLI::App* command =
+        app.add_subcommand("run", "The whole text model: prefill, decode, traces, turn after turn");
+    command
+        ->add_option("--config", options->config,
+                     "Folder of a checkpoint, or a small preset, whose weights are made up")
+        ->capture_default_str();
+    command->add_option("--tokens", options->tokens, "Token ids of the prompt, separated by commas");
+    command->add_option("--random-tokens", options->random_tokens, "A prompt of that many random tokens");
+    command->add_option("--decode", options->decode, "Tokens to generate behind the prompt");
+    command
+        ->add_option("--arithmetic", options->arithmetic,
+                     "exact, hopper or released_hopper, to the bit; truth or ideal, in double")
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--replay", options->replay,
+            "Prefill the decoder on all rows (none), on the last window of them (bounded), or on as many "
+            "as keep the last row exact (exact)")
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--reading", options->reading,
+            "What the decoder's first layer sees under bounded replay: A cut like the others, B windows "
+            "of every row, C every row")
+        ->capture_default_str();
+    command->add_flag("!--no-drift", options->drift,
+                      "Do not run all layers on all rows beside a bounded replay, to tell the difference");
+    command->add_option("--chunk", options->chunk, "Rows per call of the prefill; no bit depends on it")
+        ->capture_default_str();
+    command->add_option("--trace", options->trace, "File for every named intermediate (safetensors)");
+    command->add_option("--force-choices", options->force_choices,
+                        "Trace whose experts and selected rows are taken instead of computed ones");
+    command->add_option("--load", options->load, "State to go on from");
+    command->add_option("--save", options->save, "File for the state afterwards");
+    command->add_option("--temperature", options->temperature, "0: the likeliest token")
+        ->capture_default_str();
+    command->add_option("--seed", options->seed, "Of sampling and of --random-tokens")->capture_default_str();
+    command->add_option("--weights-seed", options->weights_seed, "Of a preset's weights")
+        ->capture_default_str();
+    command->add_option("--top", options->top, "Tokens shown per step, 1 to 20")->capture_default_str();
+    command->add_flag(
+        "--released-stale-index-keys", options->stale_index_keys,
+        "Score decode steps that close no group against the keys last published, as the released "
+        "code does");
+    command->add_flag(
+        "--released-masked-rows", options->masked_rows_attended,
+        "Attend rows outside the candidate pool where it has too few, as the released code does");
+    command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.run/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone run --tokens 5,17,99 --decode 4\n"
+        "  touchstone run --random-tokens 100 --replay bounded --trace trace.safetensors --save turn1.state");
+    command->callback([options] { run_run(*options); });
+}
+
 void add_replay_command(CLI::App& app) {
     auto options = std::make_shared<ReplayOptions>();
     CLI::App* command = app.add_subcommand(
@@ -107,6 +164,76 @@ void add_replay_command(CLI::App& app) {
         "  touchstone replay --context 64K\n"
         "  touchstone replay --context 64K --new 512 --json");
     command->callback([options] { run_replay(*options); });
+}
+
+void add_checkpoint_make(CLI::App& checkpoint) {
+    auto options = std::make_shared<CheckpointMakeOptions>();
+    CLI::App* command = checkpoint.add_subcommand(
+        "make", "Writes a synthetic checkpoint: released names, types and shapes, random numbers");
+    command->add_option("--config", options->config, "Preset name or path to a config.json (V4.1)")
+        ->required();
+    command->add_option("--seed", options->seed, "Which numbers, 0 to 2^64 - 1")->capture_default_str();
+    command->add_option("--out", options->out, "Folder to write, new or empty")->required();
+    command->add_option("--layer", options->layer,
+                        "Only the tensors of this layer (draft stages follow the backbone)");
+    command->add_flag("--engram-tables", options->engram_tables,
+                      "With --layer: the layer's Engram table too (101 GB in deepseek-v4.1-flash)");
+    command->add_option("--shard-bytes", options->shard_bytes, "Tensors per file, e.g. 500MB, 5GB")
+        ->capture_default_str();
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.checkpoint_make/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone checkpoint make --config tiny --seed 1 --out tiny-checkpoint\n"
+        "  touchstone checkpoint make --config deepseek-v4.1-flash --layer 3 --out layer3");
+    command->callback([options] { run_checkpoint_make(*options); });
+}
+
+void add_checkpoint_verify(CLI::App& checkpoint, int& exit_code) {
+    auto options = std::make_shared<CheckpointVerifyOptions>();
+    CLI::App* command = checkpoint.add_subcommand(
+        "verify", "Are all tensors there, with the released names, types and shapes? (exit 1: no)");
+    command->add_option("folder", options->folder, "Folder with config.json and safetensors files")
+        ->required();
+    command->add_option("--layer", options->layer, "Only the tensors of this layer");
+    command->add_flag("--values", options->values,
+                      "Look for NaN scales and codes, and bf16 and fp32 that are not finite");
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.checkpoint_verify/1)");
+    command->footer(
+        "Examples:\n"
+        "  touchstone checkpoint verify tiny-checkpoint --values\n"
+        "  touchstone checkpoint verify layer3 --layer 3 --json");
+    command->callback([options, &exit_code] { exit_code = run_checkpoint_verify(*options); });
+}
+
+void add_checkpoint_show(CLI::App& checkpoint) {
+    auto options = std::make_shared<CheckpointShowOptions>();
+    CLI::App* command = checkpoint.add_subcommand(
+        "show", "Tensors by component and layer; or one tensor: type, shape, first values, min, max, rms");
+    command->add_option("folder", options->folder, "Folder with config.json and safetensors files")
+        ->required();
+    command->add_option("tensor", options->tensor, "A tensor's name, e.g. layers.0.attn.wq_a.weight");
+    CLI::Option* json_flag = command->add_flag(
+        "--json", options->output.json,
+        "One JSON object (schema touchstone.checkpoint_show/1, of a tensor touchstone.checkpoint_tensor/1)");
+    command->add_flag("--csv", options->output.csv, "The layers, or the tensor, as CSV")->excludes(json_flag);
+    command->footer(
+        "Examples:\n"
+        "  touchstone checkpoint show tiny-checkpoint\n"
+        "  touchstone checkpoint show tiny-checkpoint layers.0.attn.wq_a.weight --json");
+    command->callback([options] { run_checkpoint_show(*options); });
+}
+
+void add_checkpoint_command(CLI::App& app, int& exit_code) {
+    CLI::App* checkpoint =
+        app.add_subcommand("checkpoint", "Makes synthetic checkpoints; verifies and shows any");
+    checkpoint->require_subcommand(1);
+    add_checkpoint_make(*checkpoint);
+    add_checkpoint_verify(*checkpoint, exit_code);
+    add_checkpoint_show(*checkpoint);
+    checkpoint->footer(
+        "Examples:\n"
+        "  touchstone checkpoint make --config tiny --seed 1 --out small-checkpoint\n"
+        "  touchstone checkpoint verify small-checkpoint --values");
 }
 
 void add_gpu_probe(CLI::App& gpu, int& exit_code) {
@@ -183,7 +310,9 @@ int main(int argc, char** argv) {
     add_kv_command(app);
     add_layers_command(app);
     add_replay_command(app);
+    add_run_command(app);
     int exit_code = 0;
+    add_checkpoint_command(app, exit_code);
     add_gpu_command(app, exit_code);
     app.footer(
         "Every command has --help with examples, --json and --csv.\n"

@@ -50,10 +50,12 @@ struct IndexQuery {
 };
 
 /// Scores of keys 0 .. visible - 1 (text model 6.3), the released chain of roundings: d = bf16(q . k), exact
-/// per 32 channels and fp32 fma over the groups of 32 (contract, section 1); b = bf16(max(d, 0) * weight);
-/// score = bf16(sum of b over heads, in the lanes of `index_head_sum`), widened. The same in every profile.
-/// `page` is the planar layout of index-key records in `pages`. `scores` is [visible]; `dot`, empty or [Hi,
-/// visible], takes d. Throws UserError, with nothing written, when sizes do not match.
+/// per 32 channels and fp32 fma over the groups of 32 (contract, section 1); b = bf16(max(d, 0) * weight), a
+/// NaN staying one; score = bf16(sum of b over heads, in the lanes of `index_head_sum`), widened. The same in
+/// every profile. `page` is a page of index-key records, of either layout; `pages` is a whole number of them,
+/// of which rows from `visible` on are not read. `scores` is [visible]; `dot`, empty or [Hi, visible], takes
+/// d. Keys run in parallel. Throws UserError, with nothing written, when sizes do not match or the records
+/// are not those of Q4i.
 void index_scores(const IndexQuery& query, const IndexerShape& shape, const KvPage& page,
                   std::span<const std::byte> pages, int64_t visible, std::span<float> scores,
                   std::span<Bf16> dot = {});

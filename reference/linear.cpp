@@ -79,64 +79,37 @@ constexpr auto e4m3_values = [] {
     return values;
 }();
 
-constexpr auto e2m1_values = [] {
-    std::array<float, 16> values{};
-    for (size_t code = 0; code < 16; ++code) values[code] = to_float(E2m1{static_cast<uint8_t>(code)});
-    return values;
-}();
-
-float code_value(const Fp8Weight& weight, int64_t row, int64_t column) {
-    return e4m3_values[weight.codes[static_cast<size_t>(row * weight.inputs + column)].bits];
+ScaledCodes stored_codes(const Fp8Weight& weight) {
+    static_assert(sizeof(E4m3) == 1);
+    return {CodeFormat::e4m3,
+            {reinterpret_cast<const uint8_t*>(weight.codes.data()), weight.codes.size()},
+            weight.scales,
+            block};
 }
 
-float code_value(const Fp4Weight& weight, int64_t row, int64_t column) {
-    const uint8_t byte = weight.codes[static_cast<size_t>((row * weight.inputs + column) / 2)];
-    return e2m1_values[column % 2 == 0 ? byte & 15 : byte >> 4];
+ScaledCodes stored_codes(const Fp4Weight& weight) {
+    return {CodeFormat::e2m1, weight.codes, weight.scales, 1};
 }
-
-float scale_value(const Fp8Weight& weight, int64_t row, int64_t block_index) {
-    return to_float(weight.scales[static_cast<size_t>(row / block * (weight.inputs / block) + block_index)]);
-}
-
-float scale_value(const Fp4Weight& weight, int64_t row, int64_t block_index) {
-    return to_float(weight.scales[static_cast<size_t>(row * (weight.inputs / block) + block_index)]);
-}
-
-/// Codes' values, without scales.
-template <class Weight>
-class CodePanels final : public PanelSource {
-  public:
-    explicit CodePanels(const Weight& weight) : weight_(weight) {}
-    void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
-              float* values) const override {
-        for (int64_t column = 0; column < columns; ++column)
-            for (int64_t k = 0; k < count; ++k)
-                values[k * panel_columns + column] = code_value(weight_, first_row + column, first_k + k);
-    }
-
-  private:
-    const Weight& weight_;
-};
 
 /// Codes' values times scales; every product was found to be exact in bf16 by require_exact_fold.
-template <class Weight>
 class FoldedPanels final : public PanelSource {
   public:
-    explicit FoldedPanels(const Weight& weight) : weight_(weight) {}
+    FoldedPanels(const ScaledCodes& codes, int64_t inputs) : codes_(codes), inputs_(inputs) {}
     void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
               float* values) const override {
-        for (int64_t column = 0; column < columns; ++column) {
-            const int64_t row = first_row + column;
-            for (int64_t k = 0; k < count; ++k) {
-                const float scale = scale_value(weight_, row, (first_k + k) / block);
-                values[k * panel_columns + column] =
-                    with_canonical_nan(code_value(weight_, row, first_k + k) * scale);
-            }
+        pack_codes(codes_, inputs_, first_row, columns, first_k, count, values);
+        alignas(64) float scales[panel_columns] = {};
+        for (int64_t k = 0, next; k < count; k = next) {
+            next = std::min(count, (first_k + k) / block * block + block - first_k);
+            for (int64_t j = 0; j < columns; ++j)
+                scales[j] = to_float(codes_.column_scales(first_row + j, inputs_)[(first_k + k) / block]);
+            gemm_kernels(active_isa()).scale_panel(scales, next - k, values + k * panel_columns);
         }
     }
 
   private:
-    const Weight& weight_;
+    const ScaledCodes& codes_;
+    int64_t inputs_;
 };
 
 class Bf16Panels final : public PanelSource {
@@ -144,28 +117,38 @@ class Bf16Panels final : public PanelSource {
     explicit Bf16Panels(const Bf16Weight& weight) : weight_(weight) {}
     void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
               float* values) const override {
-        for (int64_t column = 0; column < columns; ++column) {
-            const Bf16* row = weight_.values.data() + (first_row + column) * weight_.inputs + first_k;
-            for (int64_t k = 0; k < count; ++k) values[k * panel_columns + column] = to_float(row[k]);
-        }
+        const Bf16* rows[panel_columns];
+        for (int64_t j = 0; j < panel_columns; ++j)
+            rows[j] =
+                weight_.values.data() + (first_row + std::min(j, columns - 1)) * weight_.inputs + first_k;
+        gemm_kernels(active_isa()).pack_bf16(rows, count, values);
     }
 
   private:
     const Bf16Weight& weight_;
 };
 
-/// Looks at the elements of those blocks alone whose scale could be a trouble.
-template <class Weight>
-void require_exact_fold(const Weight& weight) {
-    constexpr float smallest_safe = 0x1p-124f, largest_safe = 0x1p119f;  // e4m3; e2m1 reaches further
-    for (int64_t row = 0; row < weight.outputs; ++row) {
-        for (int64_t b = 0; b < weight.inputs / block; ++b) {
-            const float scale = scale_value(weight, row, b);
-            if (scale >= smallest_safe && scale <= largest_safe) continue;
+float code_value(const ScaledCodes& codes, int64_t element) {
+    if (codes.format == CodeFormat::e4m3) return e4m3_values[codes.codes[static_cast<size_t>(element)]];
+    const uint8_t pair = codes.codes[static_cast<size_t>(element / 2)];
+    return to_float(element % 2 == 0 ? even_e2m1(pair) : odd_e2m1(pair));
+}
+
+/// Looks at elements only where a scale could be a trouble, which real weights do not have.
+void require_exact_fold(const ScaledCodes& codes, std::string_view name, int64_t outputs, int64_t inputs) {
+    const auto always_safe = [](E8m0 scale) {
+        return scale.bits >= 3 && scale.bits <= 246;
+    };  // of e4m3; e2m1 more
+    bool safe = true;
+    for (E8m0 scale : codes.scales) safe &= always_safe(scale);
+    if (safe) return;
+    for (int64_t row = 0; row < outputs; ++row)
+        for (int64_t b = 0; b < inputs / block; ++b) {
+            const E8m0 scale = codes.column_scales(row, inputs)[b];
+            if (always_safe(scale)) continue;
             for (int64_t k = b * block; k < (b + 1) * block; ++k)
-                folded(code_value(weight, row, k), scale, weight.name, row, k);
+                folded(code_value(codes, row * inputs + k), to_float(scale), name, row, k);
         }
-    }
 }
 
 std::vector<float> folded_input(const QuantizedRows& x, int64_t inputs, std::string_view weight_name) {
@@ -193,19 +176,15 @@ void block_scaled_linear(Arithmetic arithmetic, SumOperator op, std::span<const 
                          const Weight& weight, std::span<float> y) {
     require_shapes(x, rows, weight, y.size());
     const QuantizedRows quantized = quantize_linear_input(x, rows, weight.inputs);
+    const ScaledCodes codes = stored_codes(weight);
     if (arithmetic == Arithmetic::hopper) {
-        require_exact_fold(weight);
-        chain(op, folded_input(quantized, weight.inputs, weight.name), rows, FoldedPanels<Weight>(weight),
-              weight.outputs, weight.inputs, y);
+        require_exact_fold(codes, weight.name, weight.outputs, weight.inputs);
+        chain(op, folded_input(quantized, weight.inputs, weight.name), rows,
+              FoldedPanels(codes, weight.inputs), weight.outputs, weight.inputs, y);
         return;
     }
-    const int64_t blocks = weight.inputs / block;
-    std::vector<float> scales(static_cast<size_t>(weight.outputs * blocks));
-    for (size_t i = 0; i < scales.size(); ++i)
-        scales[i] = scale_value(weight, static_cast<int64_t>(i) / blocks, static_cast<int64_t>(i) % blocks);
     block_scaled_gemm(arithmetic == Arithmetic::exact ? BlockSum::exact : BlockSum::hopper_fp8_wgmma,
-                      quantized.values, rows, CodePanels<Weight>(weight), weight.outputs, weight.inputs,
-                      {quantized.scales, scales}, y);
+                      quantized.values, quantized.scales, rows, codes, weight.outputs, weight.inputs, y);
 }
 
 /// Calls `linear` with an fp32 output and rounds that to bf16.
@@ -213,7 +192,7 @@ template <class Linear>
 void rounded(std::span<Bf16> y, const Linear& linear) {
     std::vector<float> accumulators(y.size());
     linear(std::span<float>(accumulators));
-    std::transform(accumulators.begin(), accumulators.end(), y.begin(), bf16_from_float);
+    std::ranges::transform(accumulators, y.begin(), [](float sum) { return bf16_from_float(sum); });
 }
 
 }  // namespace

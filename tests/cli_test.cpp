@@ -1,77 +1,16 @@
 // The command line as a new user meets it: answers, JSON, CSV, errors and exit codes.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
-using nlohmann::json;
-namespace fs = std::filesystem;
+#include "tests/command_line.h"
+
+using namespace touchstone::command_line;
 
 namespace {
-
-struct Result {
-    int exit_code;
-    std::string out;
-    std::string err;
-};
-
-std::string read_file(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
-
-/// A folder of this process that is removed at exit.
-const fs::path& scratch() {
-    static const struct Folder {
-        fs::path path = fs::temp_directory_path() / ("touchstone_cli_test_" + std::to_string(getpid()));
-        Folder() { fs::create_directories(path); }
-        ~Folder() { fs::remove_all(path); }
-    } folder;
-    return folder.path;
-}
-
-Result touchstone(const std::string& arguments) {
-    const fs::path out = scratch() / "out", err = scratch() / "err";
-    const std::string command = std::string(TOUCHSTONE_BINARY) + " " + arguments + " >" + out.string() +
-                                " 2>" + err.string() + " </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
-}
-
-json run_json(const std::string& arguments) {
-    const Result result = touchstone(arguments + " --json");
-    INFO("touchstone " << arguments << " --json\n" << result.err);
-    REQUIRE(result.exit_code == 0);
-    CHECK(result.err.empty());
-    return json::parse(result.out);
-}
-
-/// Exit 2, nothing on stdout, and every fragment in the message.
-void check_refused(const std::string& arguments, const std::vector<std::string>& fragments) {
-    const Result result = touchstone(arguments);
-    INFO("touchstone " << arguments << "\n" << result.err);
-    CHECK(result.exit_code == 2);
-    CHECK(result.out.empty());
-    CHECK(result.err.starts_with("touchstone: error: "));
-    for (const std::string& fragment : fragments) {
-        CAPTURE(fragment);
-        CHECK(result.err.find(fragment) != std::string::npos);
-    }
-}
-
-std::string write_file(const std::string& name, const std::string& text) {
-    const fs::path path = scratch() / name;
-    std::ofstream(path, std::ios::binary) << text;
-    return path.string();
-}
 
 std::string data(const char* name) {
     return std::string(TOUCHSTONE_TEST_DATA) + "/config/" + name;
@@ -331,4 +270,65 @@ TEST_CASE("help and version go to stdout with exit 0") {
 TEST_CASE("output that cannot be written is an internal error, not silence") {
     const int status = std::system((std::string(TOUCHSTONE_BINARY) + " kv >/dev/full 2>/dev/null").c_str());
     CHECK(WEXITSTATUS(status) == 4);
+}
+
+TEST_CASE("checkpoint: make, verify and show of tiny") {
+    const std::string folder = (scratch() / "tiny").string();
+    const json made = run_json("checkpoint make --config tiny --seed 1 --out " + folder);
+    CHECK(made["schema"] == "touchstone.checkpoint_make/1");
+    CHECK(made["tensors"] == 990);
+    CHECK(made["tensor_bytes"] == 11723858);
+    CHECK(made["files"] == json{"model.safetensors", "config.json"});
+    const json verified = run_json("checkpoint verify --values " + folder);
+    CHECK(verified["schema"] == "touchstone.checkpoint_verify/1");
+    CHECK(verified["sound_tensors"] == 990);
+    CHECK(verified["problems"].empty());
+    const json shown = run_json("checkpoint show " + folder);
+    CHECK(shown["schema"] == "touchstone.checkpoint_show/1");
+    CHECK(shown["total"]["present"] == 990);
+    CHECK(shown["layers"].size() == 14);
+    const json tensor = run_json("checkpoint show " + folder + " layers.0.ffn.experts.0.w1.weight");
+    CHECK(tensor["schema"] == "touchstone.checkpoint_tensor/1");
+    CHECK(tensor["type"] == "I8");
+    CHECK(tensor["elements"] == 64 * 256);
+    CHECK(tensor["first"].size() == 8);
+    CHECK(tensor["rms"] > 0.1);
+    CHECK(touchstone("checkpoint show " + folder).out.find("10 (mtp.0)") != std::string::npos);
+    CHECK(touchstone("checkpoint show --csv " + folder).out.find("outside layers,3,3,524800,524800") !=
+          std::string::npos);
+    CHECK(touchstone("checkpoint show " + folder + " norm.weight").out.find("BF16 [256]") !=
+          std::string::npos);
+    check_refused("checkpoint make --config tiny --out " + folder, {"the folder is not empty", folder});
+    check_refused("checkpoint show " + folder + " norm.wieght", {"did you mean \"norm.weight\"?"});
+}
+
+TEST_CASE("checkpoint: a layer alone says what it lacks, and verify fails with exit 1") {
+    const std::string folder = (scratch() / "layer").string();
+    const Result made = touchstone("checkpoint make --config tiny --layer 1 --out " + folder);
+    CHECK(made.exit_code == 0);
+    CHECK(made.err.find("the Engram table of layer 1 is left out; --engram-tables") != std::string::npos);
+    CHECK(made.out.find("82 tensors") != std::string::npos);
+    const Result layer = touchstone("checkpoint verify --layer 1 " + folder);
+    CHECK(layer.exit_code == 1);
+    CHECK(layer.out.find("missing: layers.1.engram.embed.weight") != std::string::npos);
+    const Result whole = touchstone("checkpoint verify --json " + folder);
+    CHECK(whole.exit_code == 1);
+    CHECK(json::parse(whole.out)["problem_count"] == 908);
+    CHECK(touchstone("checkpoint verify " + folder).out.find("and 808 more problems") != std::string::npos);
+}
+
+TEST_CASE("checkpoint: bad options and folders are refused before anything is written") {
+    const std::string folder = (scratch() / "none").string();
+    check_refused("checkpoint make --config tiny --seed -1 --out " + folder, {"--seed is \"-1\""});
+    check_refused("checkpoint make --config tiny --seed 18446744073709551616 --out " + folder, {"--seed"});
+    check_refused("checkpoint make --config tiny --layer 13 --out " + folder,
+                  {"there is no layer 13", "0 to 12"});
+    check_refused("checkpoint make --config tiny --layer x --out " + folder, {"--layer is \"x\""});
+    check_refused("checkpoint make --config tiny --shard-bytes 0 --out " + folder, {"shard"});
+    check_refused("checkpoint make --config kimi-k2 --out " + folder, {"kimi-k2 is a baseline"});
+    check_refused("checkpoint make --config tinyy --out " + folder, {"did you mean \"tiny\"?"});
+    check_refused("checkpoint make --config tiny", {"--out"});
+    CHECK(!fs::exists(folder));
+    check_refused("checkpoint verify " + folder, {"there is no such folder", folder});
+    check_refused("checkpoint show " + folder, {"there is no such folder"});
 }

@@ -57,13 +57,14 @@ std::string parser_reason(const std::string& message) {
 /// Watches a parse: refuses keys given twice and hostile nesting, which the parser itself would accept.
 class StructureGuard {
   public:
-    explicit StructureGuard(std::string source) : source_(std::move(source)) {}
+    StructureGuard(std::string source, std::string expected)
+        : source_(std::move(source)), expected_(std::move(expected)) {}
 
     bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
         if (depth > kMaxNesting)
             throw UserError({.what = fmt::format("values are nested deeper than {}", kMaxNesting),
                              .where = source_,
-                             .expected = "the config.json of a model",
+                             .expected = expected_,
                              .remedy = ""});
         if (event == Json::parse_event_t::object_start) keys_of_open_objects_.emplace_back();
         if (event == Json::parse_event_t::object_end) keys_of_open_objects_.pop_back();
@@ -80,12 +81,12 @@ class StructureGuard {
                          .remedy = "remove the one that is not meant"});
     }
 
-    std::string source_;
+    std::string source_, expected_;
     std::vector<std::set<std::string>> keys_of_open_objects_;
 };
 
-Json parse_strictly(std::string_view text, const std::string& source) {
-    StructureGuard guard(source);
+Json parse_strictly(std::string_view text, const std::string& source, const std::string& expected) {
+    StructureGuard guard(source, expected);
     const Json::parser_callback_t callback = [&guard](int depth, Json::parse_event_t event, Json& parsed) {
         return guard(depth, event, parsed);
     };
@@ -95,12 +96,12 @@ Json parse_strictly(std::string_view text, const std::string& source) {
         const auto [line, column] = line_and_column(text, error.byte == 0 ? 0 : error.byte - 1);
         throw UserError({.what = fmt::format("not valid JSON: {}", parser_reason(error.what())),
                          .where = fmt::format("{}: line {}, column {}", source, line, column),
-                         .expected = "the config.json of a model",
+                         .expected = expected,
                          .remedy = ""});
     } catch (const Json::exception& error) {
         throw UserError({.what = fmt::format("cannot be read as JSON: {}", parser_reason(error.what())),
                          .where = source,
-                         .expected = "the config.json of a model",
+                         .expected = expected,
                          .remedy = ""});
     }
 }
@@ -150,13 +151,13 @@ struct JsonObject::Node {
 };
 
 JsonObject JsonObject::parse(std::string_view text, const std::string& source,
-                             std::vector<std::string> known_keys) {
-    auto document =
-        std::make_shared<Document>(Document{parse_strictly(text, source), source, std::move(known_keys)});
+                             std::vector<std::string> known_keys, const std::string& expected) {
+    auto document = std::make_shared<Document>(
+        Document{parse_strictly(text, source, expected), source, std::move(known_keys)});
     if (!document->root.is_object())
         throw UserError({.what = fmt::format("the file holds {}", described_value(document->root)),
                          .where = source,
-                         .expected = "a JSON object: the config.json of a model",
+                         .expected = "a JSON object: " + expected,
                          .remedy = ""});
     const void* root = &document->root;
     return JsonObject(std::move(document), root, "");

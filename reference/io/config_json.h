@@ -16,9 +16,10 @@ class JsonObject {
   public:
     /// Parses a whole file. Refused: text that is not JSON (line and column), a root that is not an object,
     /// keys given twice, nesting deeper than 32. `known_keys` are never suggested for a missing key, because
-    /// a file that has them means them.
+    /// a file that has them means them. `expected` says what the file should have been.
     static JsonObject parse(std::string_view text, const std::string& source,
-                            std::vector<std::string> known_keys);
+                            std::vector<std::string> known_keys,
+                            const std::string& expected = "the config.json of a model");
 
     bool has(std::string_view key) const;      ///< present, null included
     bool is_null(std::string_view key) const;  ///< present and null

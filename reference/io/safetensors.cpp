@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "reference/io/config_json.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone {
@@ -34,29 +34,12 @@ constexpr ElementType element_types[]{
     {"F32", 4},  {"U64", 8}, {"I64", 8}, {"F64", 8},
 };
 
-std::optional<int64_t> bytes_of_type(std::string_view name) {
-    for (const ElementType& type : element_types)
-        if (type.name == name) return type.bytes;
-    return std::nullopt;
-}
-
 [[noreturn]] void refuse(const std::string& what, const std::string& where, const std::string& expected) {
     throw UserError({what, where, expected, "fetch or write the file again"});
 }
 
-std::vector<std::byte> read_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary | std::ios::ate);
-    if (!file)
-        throw UserError({"the file cannot be opened", path, "a readable safetensors file", "check the path"});
-    std::vector<std::byte> data(static_cast<size_t>(std::max<std::streamoff>(file.tellg(), 0)));
-    file.seekg(0);
-    if (!file.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(data.size())))
-        refuse("the file cannot be read to its end", path, "a readable safetensors file");
-    return data;
-}
-
 /// The header's text.
-std::string_view header_of(const std::vector<std::byte>& data, const std::string& path) {
+std::string_view header_of(std::span<const std::byte> data, const std::string& path) {
     uint64_t length = 0;
     if (data.size() < length_bytes)
         refuse(fmt::format("{} bytes", data.size()), path, "8 bytes of header length");
@@ -86,8 +69,9 @@ SafetensorsTensor tensor_of(const json& entry, std::span<const std::byte> payloa
     if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string())
         refuse("no \"dtype\"", where, "an object with dtype, shape and data_offsets");
     SafetensorsTensor tensor{entry["dtype"].get<std::string>(), integers(entry, "shape", where), {}};
-    const std::optional<int64_t> element_bytes = bytes_of_type(tensor.type);
-    if (!element_bytes) refuse(fmt::format("dtype \"{}\"", tensor.type), where, "a known type");
+    const std::optional<int64_t> element_bytes = safetensors_element_bytes(tensor.type);
+    if (!element_bytes)
+        refuse(fmt::format("dtype {}", touchstone::quoted(tensor.type)), where, "a known type");
     const std::vector<int64_t> offsets = integers(entry, "data_offsets", where);
     const int64_t size = std::ssize(payload);
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > size)
@@ -106,6 +90,86 @@ SafetensorsTensor tensor_of(const json& entry, std::span<const std::byte> payloa
     return tensor;
 }
 
+/// Reads a header's text once ahead of the parser, which would keep the last of two equal keys and go down
+/// any nesting. (Its callbacks see as much, in time that grows with the square of the number of tensors.)
+class HeaderGuard : public nlohmann::json_sax<json> {
+  public:
+    explicit HeaderGuard(std::string path) : path_(std::move(path)) {}
+
+    bool start_object(std::size_t) override {
+        keys_of_open_objects_.emplace_back();
+        return enter();
+    }
+    bool start_array(std::size_t) override { return enter(); }
+    bool key(std::string& key) override {
+        if (!keys_of_open_objects_.back().insert(key).second)
+            refuse(fmt::format("{} stands twice in the header", touchstone::quoted(key)), path_,
+                   "every name and key once");
+        return true;
+    }
+    bool end_object() override {
+        keys_of_open_objects_.pop_back();
+        return leave();
+    }
+    bool end_array() override { return leave(); }
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(json::number_integer_t) override { return true; }
+    bool number_unsigned(json::number_unsigned_t) override { return true; }
+    bool number_float(json::number_float_t, const std::string&) override { return true; }
+    bool string(std::string&) override { return true; }
+    bool binary(json::binary_t&) override { return true; }
+    bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+        return false;
+    }
+
+  private:
+    static constexpr int deepest = 3;  ///< the header, a tensor, its lists
+
+    bool enter() {
+        if (++depth_ > deepest)
+            refuse(fmt::format("values nested deeper than {}", deepest), path_,
+                   "tensors with shape and data_offsets");
+        return true;
+    }
+    bool leave() {
+        --depth_;
+        return true;
+    }
+
+    std::string path_;
+    int depth_ = 0;
+    std::vector<std::set<std::string>> keys_of_open_objects_;
+};
+
+json parse_header(std::string_view text, const std::string& path) {
+    HeaderGuard guard(path);
+    json header;
+    if (json::sax_parse(text, &guard)) header = json::parse(text, nullptr, false);
+    if (!header.is_object())
+        refuse("the header is no JSON object", path, "tensor names with dtype, shape, data_offsets");
+    return header;
+}
+
+/// Every byte of the payload belongs to one tensor.
+void require_adjacent(const SafetensorsTensors& tensors, std::span<const std::byte> payload,
+                      const std::string& path) {
+    std::vector<std::pair<const std::byte*, size_t>> order;
+    for (const auto& [name, tensor] : tensors)
+        if (!tensor.bytes.empty()) order.emplace_back(tensor.bytes.data(), tensor.bytes.size());
+    std::sort(order.begin(), order.end());
+    const std::byte* next = payload.data();
+    for (const auto& [start, size] : order) {
+        if (start != next)
+            refuse(fmt::format("a tensor at byte {}", start - payload.data()), path,
+                   fmt::format("byte {}: tensors neither overlap nor leave gaps", next - payload.data()));
+        next = start + size;
+    }
+    if (next != payload.data() + payload.size())
+        refuse(fmt::format("{} bytes behind the last tensor", payload.data() + payload.size() - next), path,
+               "none");
+}
+
 }  // namespace
 
 int64_t SafetensorsTensor::elements() const {
@@ -114,50 +178,40 @@ int64_t SafetensorsTensor::elements() const {
     return count;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path.string()), data_(read_file(path_)) {
-    const std::string_view text = header_of(data_, path_);
-    std::set<std::string> names;
-    const auto once = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (event == json::parse_event_t::key && depth == 1 &&
-            !names.insert(parsed.get<std::string>()).second)
-            refuse(fmt::format("\"{}\" stands twice in the header", parsed.get<std::string>()), path_,
-                   "every name once");
-        return true;
-    };
-    const json header = json::parse(text, once, false);
-    if (!header.is_object())
-        refuse("the header is no JSON object", path_, "tensor names with dtype, shape, data_offsets");
-    const std::span<const std::byte> payload =
-        std::span<const std::byte>(data_).subspan(length_bytes + text.size());
-    std::vector<std::pair<const std::byte*, const SafetensorsTensor*>> order;
-    for (const auto& [name, entry] : header.items()) {
-        if (name == "__metadata__") continue;
-        const auto added =
-            tensors_.emplace(name, tensor_of(entry, payload, fmt::format("{}: {}", path_, name)));
-        if (!added.first->second.bytes.empty())
-            order.emplace_back(added.first->second.bytes.data(), &added.first->second);
-    }
-    std::sort(order.begin(), order.end());
-    const std::byte* next = payload.data();
-    for (const auto& [start, tensor] : order) {
-        if (start != next)
-            refuse(fmt::format("a tensor at byte {}", start - payload.data()), path_,
-                   fmt::format("byte {}: tensors neither overlap nor leave gaps", next - payload.data()));
-        next = start + tensor->bytes.size();
-    }
-    if (next != payload.data() + payload.size())
-        refuse(fmt::format("{} bytes behind the last tensor", payload.data() + payload.size() - next), path_,
-               "none");
+std::optional<int64_t> safetensors_element_bytes(std::string_view name) {
+    for (const ElementType& type : element_types)
+        if (type.name == name) return type.bytes;
+    return std::nullopt;
 }
+
+SafetensorsTensors parse_safetensors(std::span<const std::byte> file, const std::string& path) {
+    const std::string_view text = header_of(file, path);
+    const json header = parse_header(text, path);
+    const std::span<const std::byte> payload = file.subspan(length_bytes + text.size());
+    SafetensorsTensors tensors;
+    for (const auto& [name, entry] : header.items())
+        if (name != "__metadata__")
+            tensors.emplace(name,
+                            tensor_of(entry, payload, fmt::format("{}: {}", path, touchstone::quoted(name))));
+    require_adjacent(tensors, payload, path);
+    return tensors;
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path),
+      file_(path, "a readable safetensors file"),
+      tensors_(parse_safetensors(file_.bytes(), path_.string())) {}
 
 const SafetensorsTensor& SafetensorsFile::tensor(std::string_view name) const {
     const auto found = tensors_.find(name);
-    if (found != tensors_.end()) return found->second;
+    if (found != tensors_.end()) {
+        file_.require_not_shortened();
+        return found->second;
+    }
     std::vector<std::string> names;
     for (const auto& [known, tensor] : tensors_) names.push_back(known);
     const std::string near = did_you_mean(std::string(name), names);
-    throw UserError({fmt::format("no tensor \"{}\"", name), path_,
+    throw UserError({fmt::format("no tensor {}", touchstone::quoted(std::string(name))), path_.string(),
                      fmt::format("one of its {} tensors", names.size()),
                      near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)});
 }
@@ -165,8 +219,8 @@ const SafetensorsTensor& SafetensorsFile::tensor(std::string_view name) const {
 const SafetensorsTensor& SafetensorsFile::checked(std::string_view name, std::string_view type,
                                                   size_t element_bytes) const {
     const SafetensorsTensor& found = tensor(name);
-    if (found.type != type || bytes_of_type(type) != static_cast<int64_t>(element_bytes))
-        throw UserError({fmt::format("{} is {}", name, found.type), path_,
+    if (found.type != type || safetensors_element_bytes(type) != static_cast<int64_t>(element_bytes))
+        throw UserError({fmt::format("{} is {}", name, found.type), path_.string(),
                          fmt::format("{} in elements of {} bytes", type, element_bytes), ""});
     return found;
 }

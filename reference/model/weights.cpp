@@ -13,7 +13,7 @@ namespace {
 /// Values per scale in row-scaled tensors (e2m1 experts, Engram rows), whatever the fp8 tile is.
 constexpr int64_t kRowScaleValues = 32;
 
-int64_t elements(const std::vector<int64_t>& shape) {
+int64_t product(const std::vector<int64_t>& shape) {
     int64_t count = 1;
     for (const int64_t extent : shape) count *= extent;
     return count;
@@ -220,12 +220,16 @@ void visit_vision(const Section& root, const VisionConfig& vision) {
 }  // namespace
 
 int64_t TensorSpec::stored_bytes() const {
-    return elements(shape) * bytes_per_element(type);
+    return product(shape) * bytes_per_element(type);
+}
+
+int64_t TensorSpec::elements() const {
+    return product(shape) * (type == TensorType::i8_e2m1 ? 2 : 1);
 }
 
 int64_t TensorSpec::parameters() const {
     if (type == TensorType::f8_e8m0) return 0;
-    return elements(shape) * (type == TensorType::i8_e2m1 ? 2 : 1);
+    return elements();
 }
 
 void for_each_tensor(const ModelConfig& config, const std::function<void(const TensorSpec&)>& visit) {

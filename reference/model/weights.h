@@ -40,6 +40,8 @@ struct TensorSpec {
     int layer = -1;  ///< backbone layer, num_hidden_layers + m for draft stage m, -1 outside layers
 
     int64_t stored_bytes() const;
+    /// Elements of the logical tensor: two per i8_e2m1 byte.
+    int64_t elements() const;
     /// Parameters: elements of the logical matrix (two per i8_e2m1 byte); block scales are not parameters.
     int64_t parameters() const;
 };

@@ -318,17 +318,22 @@ class BlockSummer {
 
 }  // namespace
 
-void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, const PanelSource& b,
-                       int64_t columns, int64_t k, BlockScales scales, std::span<float> d, Isa isa) {
-    const char* where = "block_scaled_gemm";
-    if (k % block != 0)
-        throw UserError(
-            {fmt::format("k is {}", k), where, "a multiple of 32, the elements of one scale", ""});
-    require_size(where, "a", a.size(), rows, k);
-    require_size(where, "the scales of a", scales.a.size(), rows, k / block);
-    require_size(where, "the scales of b", scales.b.size(), columns, k / block);
-    require_size(where, "d", d.size(), rows, columns);
-    const GemmKernels& kernels = gemm_kernels(isa);
+namespace {
+
+constexpr const char* block_where = "block_scaled_gemm";
+
+void require_whole_blocks(int64_t k) {
+    if (k % block == 0) return;
+    throw UserError(
+        {fmt::format("k is {}", k), block_where, "a multiple of 32, the elements of one scale", ""});
+}
+
+/// block_scaled_gemm over panels: pack(first column, columns, first k, count, values) decodes one,
+/// column_scale(column, block) is a scale of b.
+template <class Pack, class ColumnScale>
+void block_scaled_panels(BlockSum sum, std::span<const float> a, std::span<const float> a_scales,
+                         int64_t rows, const Pack& pack, const ColumnScale& column_scale, int64_t columns,
+                         int64_t k, std::span<float> d, const GemmKernels& kernels) {
     const BlockSummer summer(sum, a, k, kernels);
     const int64_t blocks = k / block;
     for_each_tile(rows_per_tile, rows, columns, [&](const Tile& tile) {
@@ -338,19 +343,144 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, con
         for (int64_t index = 0; index < blocks; ++index) {
             const int64_t at = index * block, in_panel = at % k_per_tile;
             if (in_panel == 0)
-                b.pack(tile.first_column, tile.columns, at, std::min(k_per_tile, k - at), panel.get());
+                pack(tile.first_column, tile.columns, at, std::min(k_per_tile, k - at), panel.get());
             for (int64_t j = 0; j < tile.columns; ++j)
-                column_scales[j] = scales.b[static_cast<size_t>((tile.first_column + j) * blocks + index)];
+                column_scales[j] = column_scale(tile.first_column + j, index);
             summer.sum(tile.first_row, tile.rows, at, panel.get() + in_panel * panel_columns, sums.get());
             for (int64_t row = 0; row < tile.rows; ++row)
                 kernels.add_scaled(sums.get() + row * panel_columns,
-                                   scales.a[static_cast<size_t>((tile.first_row + row) * blocks + index)],
+                                   a_scales[static_cast<size_t>((tile.first_row + row) * blocks + index)],
                                    column_scales, accumulators.get() + row * panel_columns);
         }
         std::transform(accumulators.get(), accumulators.get() + count, accumulators.get(),
                        with_canonical_nan);
         store_tile(tile, accumulators.get(), columns, d);
     });
+}
+
+/// Rows of a few, up to which going along the rows of b is faster than decoding panels.
+constexpr int64_t few_rows = 8;
+
+/// What ByteRows points to.
+struct ByteRowsOf {
+    std::vector<uint8_t> bytes;
+    std::vector<float> scales;
+
+    ByteRowsOf(std::span<const float> a, std::span<const float> a_scales)
+        : bytes(a.size() * 4), scales(a_scales.begin(), a_scales.end()) {
+        for (size_t i = 0; i < a.size(); ++i) {
+            if (is_nan(a[i])) {
+                scales[i / block] = a[i];
+                continue;
+            }
+            const size_t in_block = i % block, place = in_block % 2 * (block / 2) + in_block / 2;
+            uint8_t* to = bytes.data() + i / block * ByteRows::block_bytes + place;
+            const int32_t units = static_cast<int32_t>(a[i] * 512), magnitude = std::abs(units);
+            to[0] = static_cast<uint8_t>((units > 0) - (units < 0));
+            for (int byte = 0; byte < 3; ++byte)
+                to[(1 + byte) * block] = static_cast<uint8_t>(magnitude >> 8 * byte);
+        }
+    }
+};
+
+/// Columns first .. first + 3; beyond `columns` the last is repeated.
+StoredColumns stored_columns(const ScaledCodes& b, int64_t first, int64_t columns, int64_t k) {
+    StoredColumns result;
+    for (int64_t j = 0; j < 4; ++j) {
+        const int64_t column = std::min(first + j, columns - 1);
+        result.codes[j] = b.codes.data() + column * b.row_bytes(k);
+        result.scales[j] = b.column_scales(column, k);
+    }
+    return result;
+}
+
+/// dots(first row, rows, columns, d) for every four columns and up to four rows.
+template <class Dots>
+void for_few_rows(int64_t rows, const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
+                  const Dots& dots) {
+    constexpr int64_t some = 4;
+#pragma omp parallel for schedule(static)
+    for (int64_t first = 0; first < columns; first += some) {
+        const StoredColumns stored = stored_columns(b, first, columns, k);
+        const int64_t count = std::min(some, columns - first);
+        for (int64_t row = 0; row < rows; row += some) {
+            alignas(16) float sums[some * some];
+            dots(row, std::min(some, rows - row), stored, sums);
+            for (int64_t i = 0; i < std::min(some, rows - row); ++i)
+                std::transform(sums + i * some, sums + i * some + count,
+                               d.data() + (row + i) * columns + first,
+                               [](float sum) { return with_canonical_nan(sum); });
+        }
+    }
+}
+
+void few_exact_rows(std::span<const float> a, std::span<const float> a_scales, int64_t rows,
+                    const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
+                    const GemmKernels& kernels) {
+    const int64_t blocks = k / block;
+    if (b.format == CodeFormat::e4m3) {
+        const std::vector<double> wide(a.begin(), a.end());
+        for_few_rows(rows, b, columns, k, d,
+                     [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
+                         kernels.fp8_dots({wide.data() + row * k, a_scales.data() + row * blocks, count, k},
+                                          stored, sums);
+                     });
+    } else {
+        const ByteRowsOf left(a, a_scales);
+        for_few_rows(rows, b, columns, k, d,
+                     [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
+                         kernels.fp4_dots({left.bytes.data() + row * blocks * ByteRows::block_bytes,
+                                           left.scales.data() + row * blocks, count, k},
+                                          stored, sums);
+                     });
+    }
+}
+
+}  // namespace
+
+void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, const PanelSource& b,
+                       int64_t columns, int64_t k, BlockScales scales, std::span<float> d, Isa isa) {
+    require_whole_blocks(k);
+    require_size(block_where, "a", a.size(), rows, k);
+    require_size(block_where, "the scales of a", scales.a.size(), rows, k / block);
+    require_size(block_where, "the scales of b", scales.b.size(), columns, k / block);
+    require_size(block_where, "d", d.size(), rows, columns);
+    const auto pack = [&b](int64_t first, int64_t count, int64_t first_k, int64_t count_k, float* values) {
+        b.pack(first, count, first_k, count_k, values);
+    };
+    const auto column_scale = [&](int64_t column, int64_t index) {
+        return scales.b[static_cast<size_t>(column * (k / block) + index)];
+    };
+    block_scaled_panels(sum, a, scales.a, rows, pack, column_scale, columns, k, d, gemm_kernels(isa));
+}
+
+void pack_codes(const ScaledCodes& b, int64_t k, int64_t first_row, int64_t columns, int64_t first_k,
+                int64_t count, float* values, Isa isa) {
+    const uint8_t* rows[panel_columns];
+    for (int64_t j = 0; j < panel_columns; ++j)
+        rows[j] = b.codes.data() + b.row_bytes((first_row + std::min(j, columns - 1)) * k + first_k);
+    gemm_kernels(isa).pack_codes(b.format, rows, count, values);
+}
+
+void block_scaled_gemm(BlockSum sum, std::span<const float> a, std::span<const float> a_scales, int64_t rows,
+                       const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d, Isa isa) {
+    require_whole_blocks(k);
+    require_size(block_where, "a", a.size(), rows, k);
+    require_size(block_where, "the scales of a", a_scales.size(), rows, k / block);
+    require_size(block_where, "b", b.codes.size(), columns, b.row_bytes(k));
+    require_size(block_where, "the scales of b", b.scales.size(),
+                 (columns + b.columns_per_scale - 1) / b.columns_per_scale, k / block);
+    require_size(block_where, "d", d.size(), rows, columns);
+    const GemmKernels& kernels = gemm_kernels(isa);
+    if (sum == BlockSum::exact && rows <= few_rows)
+        return few_exact_rows(a, a_scales, rows, b, columns, k, d, kernels);
+    const auto pack = [&](int64_t first, int64_t count, int64_t first_k, int64_t count_k, float* values) {
+        pack_codes(b, k, first, count, first_k, count_k, values, isa);
+    };
+    const auto column_scale = [&](int64_t column, int64_t index) {
+        return to_float(b.column_scales(column, k)[index]);
+    };
+    block_scaled_panels(sum, a, a_scales, rows, pack, column_scale, columns, k, d, kernels);
 }
 
 namespace {

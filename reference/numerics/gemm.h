@@ -8,6 +8,7 @@
 #include <span>
 
 #include "reference/numerics/isa.h"
+#include "reference/numerics/small_float.h"
 #include "reference/numerics/tensor_core.h"
 
 namespace touchstone {
@@ -63,6 +64,38 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, int64_t rows, con
                        int64_t columns, int64_t k, BlockScales scales, std::span<float> d,
                        Isa isa = active_isa());
 
+enum class CodeFormat : uint8_t {
+    e4m3,  ///< a byte per element
+    e2m1,  ///< two elements to a byte, the even one low
+};
+
+/// A second operand [columns, k] as checkpoints store it: codes row-major, and a scale per 32 elements along
+/// K and `columns_per_scale` columns: [ceil(columns / columns_per_scale), k / 32].
+struct ScaledCodes {
+    CodeFormat format;
+    std::span<const uint8_t> codes;
+    std::span<const E8m0> scales;
+    int64_t columns_per_scale;
+
+    /// Bytes of a row of k elements.
+    int64_t row_bytes(int64_t k) const { return format == CodeFormat::e2m1 ? k / 2 : k; }
+    /// The k / 32 scales of a column.
+    const E8m0* column_scales(int64_t column, int64_t k) const {
+        return scales.data() + column / columns_per_scale * (k / 32);
+    }
+};
+
+/// A panel, as PanelSource::pack fills it, of codes' values without scales; first_k and count are multiples
+/// of 16. Columns that are not there repeat the last.
+void pack_codes(const ScaledCodes& b, int64_t k, int64_t first_row, int64_t columns, int64_t first_k,
+                int64_t count, float* values, Isa isa = active_isa());
+
+/// The same product with a stored operand, read as it lies: a few rows go along its rows without decoding
+/// panels. `a_scales` [rows, k / 32].
+void block_scaled_gemm(BlockSum sum, std::span<const float> a, std::span<const float> a_scales, int64_t rows,
+                       const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
+                       Isa isa = active_isa());
+
 /// d[m, n] = over groups of 32 along K, ascending from +0: acc = fma(float(S), 2^(ea + eb - 2), acc), S the
 /// exact int32 sum of products of doubled e2m1 values. Codes are packed two to a byte, the even element low:
 /// a [rows, k / 2], b [columns, k / 2]; scales are e8m0 bytes, [rows, k / 32] and [columns, k / 32].
@@ -98,9 +131,41 @@ struct Fp4Rows {
     int64_t rows, groups;
 };
 
+/// Rows for GemmKernels::fp8_dots: values [rows][k], scales [rows][k / 32].
+struct WideRows {
+    const double* values;
+    const float* scales;
+    int64_t rows, k;
+};
+
+/// Rows of e4m3 values for GemmKernels::fp4_dots, as integers of units 2^-9, whose magnitudes have 18 bits:
+/// per row and block of 32 the signs (-1, 0, 1), then three times 32 bytes, magnitude's low, middle and high
+/// byte; of the 32, the 16 of even index first. Scales [rows][k / 32], NaN where a block holds a NaN.
+struct ByteRows {
+    static constexpr int64_t block_bytes = 4 * 32;
+    const uint8_t* bytes;
+    const float* scales;
+    int64_t rows, k;
+};
+
+/// Four columns of a stored operand: their codes and their scales.
+struct StoredColumns {
+    const uint8_t* codes[4];
+    const E8m0* scales[4];
+};
+
 /// The inner loops, one table per instruction set (gemm_vector.cpp). Panels are [k][16].
 struct GemmKernels {
     Isa isa;
+    /// Panels of codes' values and of bf16 values: `rows` points to 16 rows' first elements; `count` is a
+    /// multiple of 16 for codes. NaN codes give NaN.
+    void (*pack_codes)(CodeFormat format, const uint8_t* const* rows, int64_t count, float* values);
+    void (*pack_bf16)(const Bf16* const* rows, int64_t count, float* values);
+    /// values[k][j] *= scales[j], NaN canonical.
+    void (*scale_panel)(const float* scales, int64_t count, float* values);
+    /// block_scaled_gemm, exact, of 1 to 4 rows with four columns of e4m3, or of e2m1: d [rows][4].
+    void (*fp8_dots)(const WideRows& a, const StoredColumns& b, float* d);
+    void (*fp4_dots)(const ByteRows& a, const StoredColumns& b, float* d);
     void (*operand_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);
     /// Of a panel: [k / 2][16][2], the exponents of an even k and the next one side by side; `count` k, even.
     void (*panel_exponents)(const float* values, int64_t count, int32_t smallest, int16_t* exponents);

@@ -71,6 +71,172 @@ template <class Vector>
 #endif
 }
 
+// AVX-512 below by the forms with a mask, here of every lane: the others give gcc 12 a variable that is never
+// set, and a warning.
+
+/// The smaller of two numbers.
+[[gnu::always_inline]] inline Floats smaller(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_min_ps(0xFFFF, a, b);
+#elif defined(__AVX2__)
+    return _mm256_min_ps(a, b);
+#else
+    return a < b ? a : b;
+#endif
+}
+
+[[gnu::always_inline]] inline Doubles low_half(Floats x) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtps_pd(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, x, 0));
+#elif defined(__AVX2__)
+    return _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+#else
+    return Doubles{x[0], x[1]};
+#endif
+}
+
+[[gnu::always_inline]] inline Doubles high_half(Floats x) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtps_pd(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, x, 1));
+#elif defined(__AVX2__)
+    return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+#else
+    return Doubles{x[2], x[3]};
+#endif
+}
+
+/// `width` bytes, one in each lane.
+[[gnu::always_inline]] inline Ints load_bytes(const uint8_t* from) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_maskz_cvtepu8_epi32(0xFFFF, load<__m128i>(from));
+#elif defined(__AVX2__)
+    return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+    return Ints{from[0], from[1], from[2], from[3]};
+#endif
+}
+
+/// Values of codes, one in each lane. With the implicit one that subnormals lack, a magnitude reads as f,
+/// which is right from the smallest normal s on; below, the value is 2 f - s. Everywhere it is the smaller of
+/// the two.
+template <CodeFormat format>
+[[gnu::always_inline]] inline Floats code_values(Ints codes) {
+    constexpr bool e4m3 = format == CodeFormat::e4m3;
+    constexpr int bits = e4m3 ? 7 : 3, mantissa_bits = e4m3 ? 3 : 1, bias = e4m3 ? 7 : 1;
+    constexpr float smallest_normal = e4m3 ? 0x1p-6f : 1.0f;
+    const Ints magnitude = codes & ((1 << bits) - 1);
+    const Floats normal = (Floats)((magnitude << (23 - mantissa_bits)) + ((127 - bias) << 23));
+    const Ints value = (Ints)smaller(normal, normal + normal - smallest_normal);
+    const Ints sign = (codes >> bits) << 31;  // of a code in an otherwise empty lane
+    if constexpr (e4m3) return (Floats)(value | sign | (magnitude == 0x7F));  // all ones: NaN
+    return (Floats)(value | sign);
+}
+
+typedef uint8_t Codes __attribute__((vector_size(16)));
+typedef uint16_t CodePairs __attribute__((vector_size(16)));
+typedef uint32_t CodeQuads __attribute__((vector_size(16)));
+typedef uint64_t CodeOctets __attribute__((vector_size(16)));
+
+/// The first, or last, elements of a and b in turn.
+template <class Vector>
+[[gnu::always_inline]] inline void interleave(Codes a, Codes b, Codes& first, Codes& last) {
+    const Vector x = (Vector)a, y = (Vector)b;
+    if constexpr (sizeof(x[0]) == 1) {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        last = (Codes)__builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                              31);
+    } else if constexpr (sizeof(x[0]) == 2) {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+        last = (Codes)__builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+    } else if constexpr (sizeof(x[0]) == 4) {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 4, 1, 5);
+        last = (Codes)__builtin_shufflevector(x, y, 2, 6, 3, 7);
+    } else {
+        first = (Codes)__builtin_shufflevector(x, y, 0, 2);
+        last = (Codes)__builtin_shufflevector(x, y, 1, 3);
+    }
+}
+
+/// A perfect shuffle of 16 vectors' elements: vectors i and i + 8 go to 2i and 2i + 1.
+template <class Vector>
+[[gnu::always_inline]] inline void shuffle_rows(Codes* rows) {
+    Codes shuffled[16];
+    for (int i = 0; i < 8; ++i)
+        interleave<Vector>(rows[i], rows[i + 8], shuffled[2 * i], shuffled[2 * i + 1]);
+    for (int i = 0; i < 16; ++i) rows[i] = shuffled[i];
+}
+
+/// 16 x 16 bytes: four perfect shuffles of all 256 swap row and column.
+[[gnu::always_inline]] inline void transpose(Codes* rows) {
+    for (int stage = 0; stage < 4; ++stage) shuffle_rows<Codes>(rows);
+}
+
+template <CodeFormat format>
+void pack_codes_of(const uint8_t* const* rows, int64_t count, float* values) {
+    for (int64_t k = 0; k < count; k += 16) {
+        alignas(64) Codes codes[16];
+        for (int column = 0; column < columns; ++column) {
+            if constexpr (format == CodeFormat::e4m3) {
+                codes[column] = load<Codes>(rows[column] + k);
+            } else {
+                Codes pairs = {};
+                __builtin_memcpy(&pairs, rows[column] + k / 2, 8);
+                Codes last;
+                interleave<Codes>(pairs & 15, pairs >> 4, codes[column], last);
+            }
+        }
+        transpose(codes);
+        for (int i = 0; i < 16; ++i)
+            for (int part = 0; part < parts; ++part)
+                store(values + (k + i) * columns + part * width,
+                      code_values<format>(load_bytes((const uint8_t*)&codes[i] + part * width)));
+    }
+}
+
+void pack_codes(CodeFormat format, const uint8_t* const* rows, int64_t count, float* values) {
+    if (format == CodeFormat::e4m3) return pack_codes_of<CodeFormat::e4m3>(rows, count, values);
+    pack_codes_of<CodeFormat::e2m1>(rows, count, values);
+}
+
+void pack_bf16(const Bf16* const* rows, int64_t count, float* values) {
+    int64_t k = 0;
+    for (; k + 8 <= count; k += 8) {
+        // 16 x 8 halves: rows 0..7 and 8..15 apart, each by three perfect shuffles.
+        Codes halves[2][8];
+        for (int column = 0; column < columns; ++column)
+            halves[column / 8][column % 8] = load<Codes>(rows[column] + k);
+        for (Codes* rows_of_half : {halves[0], halves[1]}) {
+            for (int stage = 0; stage < 3; ++stage) {
+                Codes shuffled[8];
+                for (int i = 0; i < 4; ++i)
+                    interleave<CodePairs>(rows_of_half[i], rows_of_half[i + 4], shuffled[2 * i],
+                                          shuffled[2 * i + 1]);
+                for (int i = 0; i < 8; ++i) rows_of_half[i] = shuffled[i];
+            }
+        }
+        for (int i = 0; i < 8; ++i)
+            for (int half = 0; half < 2; ++half) {
+                // Zeros below each half: its fp32.
+                Codes low, high;
+                interleave<CodePairs>(Codes{}, halves[half][i], low, high);
+                store(values + (k + i) * columns + 8 * half, low);
+                store(values + (k + i) * columns + 8 * half + 4, high);
+            }
+    }
+    for (; k < count; ++k)
+        for (int column = 0; column < columns; ++column)
+            values[k * columns + column] = to_float(rows[column][k]);
+}
+
+void scale_panel(const float* scales, int64_t count, float* values) {
+    for (int64_t k = 0; k < count; ++k)
+        for (int part = 0; part < parts; ++part) {
+            float* at = values + k * columns + part * width;
+            const Ints product = (Ints)(load<Floats>(at) * load<Floats>(scales + part * width));
+            store(at, (product & 0x7FFFFFFF) > 0x7F800000 ? Ints{} + (int32_t)canonical_nan_bits : product);
+        }
+}
+
 void panel_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
     for (int64_t k = 0; k < count; k += 2) {
         uint32_t even[columns], odd[columns];
@@ -250,6 +416,183 @@ void block_sums(const double* a, int64_t stride, int64_t rows, const double* b, 
     }
 }
 
+/// Columns whose sums are added together: one vector of fp32 per row.
+constexpr int stored_columns = 4;
+typedef float Floats4 __attribute__((vector_size(16)));
+typedef int32_t Ints4 __attribute__((vector_size(16)));
+
+/// Scales of one block of the columns; to_float of each.
+[[gnu::always_inline]] inline Floats4 scales_of(const StoredColumns& b, int64_t index) {
+    const Ints4 bits{b.scales[0][index].bits, b.scales[1][index].bits, b.scales[2][index].bits,
+                     b.scales[3][index].bits};
+    const Ints4 number = bits == 0 ? Ints4{} + 0x00400000 : bits << 23;
+    return (Floats4)(bits == 255 ? Ints4{} + (int32_t)canonical_nan_bits : number);
+}
+
+[[gnu::always_inline]] inline Floats4 fma_of_four(Floats4 a, Floats4 b, Floats4 c) {
+#if defined(__AVX2__)
+    return _mm_fmadd_ps(a, b, c);
+#else
+    for (int i = 0; i < 4; ++i) c[i] = touchstone::fma_rn(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+
+/// The sum of each vector's lanes, exact in any order, rounded to fp32.
+[[gnu::always_inline]] inline Floats4 totals(const Doubles (&sums)[stored_columns]) {
+#if defined(__AVX2__)
+    __m256d quarters[stored_columns];
+    for (int i = 0; i < stored_columns; ++i) {
+#if defined(__AVX512F__)
+        quarters[i] = _mm256_add_pd(_mm512_maskz_extractf64x4_pd(0xFF, sums[i], 0),
+                                    _mm512_maskz_extractf64x4_pd(0xFF, sums[i], 1));
+#else
+        quarters[i] = sums[i];
+#endif
+    }
+    const __m256d first = _mm256_hadd_pd(quarters[0], quarters[1]),
+                  last = _mm256_hadd_pd(quarters[2], quarters[3]);
+    const __m256d low = _mm256_permute2f128_pd(first, last, 0x20),
+                  high = _mm256_permute2f128_pd(first, last, 0x31);
+    return _mm256_cvtpd_ps(_mm256_add_pd(low, high));
+#else
+    Floats4 result;
+    for (int i = 0; i < stored_columns; ++i) result[i] = (float)(sums[i][0] + sums[i][1]);
+    return result;
+#endif
+}
+
+/// Rows share what is decoded of b, columns what is read of a.
+template <int rows>
+void fp8_dots_of(const WideRows& a, const StoredColumns& b, float* d) {
+    Floats4 accumulators[rows] = {};
+    for (int64_t index = 0; index < a.k / block; ++index) {
+        Doubles sums[rows][stored_columns] = {};
+        for (int64_t k = index * block; k < (index + 1) * block; k += width)
+            for (int column = 0; column < stored_columns; ++column) {
+                const Floats values = code_values<CodeFormat::e4m3>(load_bytes(b.codes[column] + k));
+                const Doubles low = low_half(values), high = high_half(values);
+                for (int row = 0; row < rows; ++row) {
+                    const double* left = a.values + row * a.k + k;
+                    Doubles& sum = sums[row][column];
+                    sum = multiply_add_exact(load<Doubles>(left), low, sum);
+                    sum = multiply_add_exact(load<Doubles>(left + width / 2), high, sum);
+                }
+            }
+        const Floats4 scales = scales_of(b, index);
+        for (int row = 0; row < rows; ++row)
+            accumulators[row] = fma_of_four(totals(sums[row]), a.scales[row * (a.k / block) + index] * scales,
+                                            accumulators[row]);
+    }
+    __builtin_memcpy(d, accumulators, sizeof accumulators);
+}
+
+void fp8_dots(const WideRows& a, const StoredColumns& b, float* d) {
+    // More accumulators than those of two rows would not stay in 16 registers.
+    for (int64_t row = 0; row < a.rows; row += 2) {
+        const WideRows rows{a.values + row * a.k, a.scales + row * (a.k / block), 0, a.k};
+        if (row + 1 < a.rows)
+            fp8_dots_of<2>(rows, b, d + row * stored_columns);
+        else
+            fp8_dots_of<1>(rows, b, d + row * stored_columns);
+    }
+}
+
+#if defined(__AVX2__)
+/// Doubled values of a block's codes: of the low nibbles, then of the high ones.
+[[gnu::always_inline]] inline __m256i doubled_values(const uint8_t* codes) {
+    const __m128i pairs = load<__m128i>(codes);
+    const __m256i nibbles =
+        _mm256_and_si256(_mm256_inserti128_si256(_mm256_castsi128_si256(pairs), _mm_srli_epi16(pairs, 4), 1),
+                         _mm256_set1_epi8(15));
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    return _mm256_shuffle_epi8(table, nibbles);
+}
+
+/// Eight partial sums of a block of ByteRows with doubled values. A pair of byte products is at most 2 * 255
+/// * 12, the whole sum 32 * 448 * 2^9 * 12 < 2^27.
+[[gnu::always_inline]] inline __m256i byte_products(const uint8_t* a, __m256i values) {
+    const __m256i with_sign = _mm256_sign_epi8(values, load<__m256i>(a));
+    const auto of_byte = [&](int byte, int16_t weight) __attribute__((always_inline)) {
+        const __m256i pairs = _mm256_maddubs_epi16(load<__m256i>(a + (1 + byte) * block), with_sign);
+        return _mm256_madd_epi16(pairs, _mm256_set1_epi16(weight));
+    };
+    const __m256i high = _mm256_slli_epi32(of_byte(2, 256), 8);
+    return _mm256_add_epi32(_mm256_add_epi32(of_byte(0, 1), of_byte(1, 256)), high);
+}
+
+/// fp32 of the sum of each vector's lanes.
+[[gnu::always_inline]] inline Floats4 totals(const __m256i (&sums)[stored_columns]) {
+    const __m256i halves =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+    return _mm_cvtepi32_ps(
+        _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+}
+
+template <int rows>
+void fp4_dots_of(const ByteRows& a, const StoredColumns& b, float* d) {
+    Floats4 accumulators[rows] = {};
+    for (int64_t index = 0; index < a.k / block; ++index) {
+        __m256i values[stored_columns];
+        for (int column = 0; column < stored_columns; ++column)
+            values[column] = doubled_values(b.codes[column] + index * (block / 2));
+        const Floats4 scales = scales_of(b, index);
+        for (int row = 0; row < rows; ++row) {
+            const int64_t place = row * (a.k / block) + index;
+            __m256i sums[stored_columns];
+            for (int column = 0; column < stored_columns; ++column)
+                sums[column] = byte_products(a.bytes + place * ByteRows::block_bytes, values[column]);
+            // The unit of the sums: 2^-9 of a, 2^-1 of doubled values.
+            accumulators[row] =
+                fma_of_four(totals(sums) * 0x1p-10f, a.scales[place] * scales, accumulators[row]);
+        }
+    }
+    __builtin_memcpy(d, accumulators, sizeof accumulators);
+}
+#else
+template <int rows>
+void fp4_dots_of(const ByteRows& a, const StoredColumns& b, float* d) {
+    constexpr int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    Floats4 accumulators[rows] = {};
+    for (int64_t index = 0; index < a.k / block; ++index) {
+        int8_t values[stored_columns][block];
+        for (int column = 0; column < stored_columns; ++column)
+            for (int i = 0; i < block / 2; ++i) {
+                const uint8_t pair = b.codes[column][index * (block / 2) + i];
+                values[column][i] = doubled[pair & 15], values[column][block / 2 + i] = doubled[pair >> 4];
+            }
+        const Floats4 scales = scales_of(b, index);
+        for (int row = 0; row < rows; ++row) {
+            const int64_t place = row * (a.k / block) + index;
+            const uint8_t* bytes = a.bytes + place * ByteRows::block_bytes;
+            int32_t left[block];
+            for (int i = 0; i < block; ++i) {
+                const int32_t magnitude =
+                    bytes[block + i] | bytes[2 * block + i] << 8 | bytes[3 * block + i] << 16;
+                left[i] = (int8_t)bytes[i] * magnitude;
+            }
+            Ints4 sums = {};
+            for (int column = 0; column < stored_columns; ++column)
+                for (int i = 0; i < block; ++i) sums[column] += left[i] * values[column][i];
+            accumulators[row] = fma_of_four(__builtin_convertvector(sums, Floats4) * 0x1p-10f,
+                                            a.scales[place] * scales, accumulators[row]);
+        }
+    }
+    __builtin_memcpy(d, accumulators, sizeof accumulators);
+}
+#endif
+
+void fp4_dots(const ByteRows& a, const StoredColumns& b, float* d) {
+    switch (a.rows) {
+        case 1: return fp4_dots_of<1>(a, b, d);
+        case 2: return fp4_dots_of<2>(a, b, d);
+        case 3: return fp4_dots_of<3>(a, b, d);
+        case 4: return fp4_dots_of<4>(a, b, d);
+        default: __builtin_trap();
+    }
+}
+
 void widen(const float* values, int64_t count, double* wide) {
     for (int64_t i = 0; i < count; ++i) wide[i] = values[i];
 }
@@ -336,7 +679,8 @@ void fp4_rows(const Fp4Rows& a, const uint8_t* b, const float* b_scales, float* 
 }  // namespace
 
 extern const GemmKernels gemm_kernels;
-const GemmKernels gemm_kernels{compiled_isa, operand_exponents, panel_exponents, chain,     block_sums,
-                               widen,        add_scaled,        lane_products,   lane_tree, fp4_rows};
+const GemmKernels gemm_kernels{compiled_isa, pack_codes,        pack_bf16,       scale_panel, fp8_dots,
+                               fp4_dots,     operand_exponents, panel_exponents, chain,       block_sums,
+                               widen,        add_scaled,        lane_products,   lane_tree,   fp4_rows};
 
 }  // namespace touchstone::TOUCHSTONE_ISA_NAMESPACE

@@ -377,6 +377,7 @@ Matrix Model::attention(Call& call, int layer, const Matrix& x, const Stream& st
     const Matrix q =
         ledger.bf16(rope(quantized_linear(qr, weights.wq_b, ledger), head_dim, positions, frequencies));
     call.trace(layer, "attn.qr", qr);
+    call.trace(layer, "attn.q", q);
     call.trace(layer, "attn.q_h01", q.leftCols(2 * head_dim));
     if (role.top_k_source == layer) select(call, layer, x, qr, stream.first_position);
 
@@ -414,6 +415,7 @@ Matrix Model::attention(Call& call, int layer, const Matrix& x, const Stream& st
             sparse_attention(query, list, weights.attn_sink, ledger).reshaped<Eigen::RowMajor>().transpose();
     }
     o = ledger.bf16(std::move(o));
+    call.trace(layer, "attn.o", o);
     call.trace(layer, "attn.o_h01", o.leftCols(2 * head_dim));
 
     // 3. Output, group by group of heads.

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# tests/mutants/run.sh [SCRATCH_FOLDER]: shows that the tests would notice. Each tests/mutants/*.patch plants one mistake
-# and begins with the line `# caught by: TEST`, naming the test executable that has to fail because of it. The checkout
-# is copied, every named test is shown to pass as the code stands, then each patch is applied alone, its test built and
-# run. One line per mutant:
+# tests/mutants/run.sh [SCRATCH_FOLDER [NAME...]]: shows that the tests would notice. Each tests/mutants/*.patch plants
+# one mistake and begins with the line `# caught by: TEST`, naming the test executable that has to fail because of it.
+# The checkout is copied, every named test is shown to pass as the code stands, then each patch is applied alone, its
+# test built and run. One line per mutant:
 #   caught    the test failed, as it should
 #   SURVIVED  the test passed: it does not notice
 #   ERROR     the patch does not apply, does not build, or its test was skipped: nothing was shown
-# SCRATCH_FOLDER is build/mutants when not given. Exit: 0 all caught, 1 otherwise, 2 bad use.
+# SCRATCH_FOLDER is build/mutants when not given; NAMEs are patches without .patch, all of them when not given. Exit: 0
+# all caught, 1 otherwise, 2 bad use.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(realpath -m "${1:-$root/build/mutants}")
@@ -16,6 +17,11 @@ seconds_per_test=600
 export CCACHE_BASEDIR=$tree # what the checkout's own build has compiled is found in spite of the other folder
 
 patches=("$root"/tests/mutants/*.patch)
+if [ $# -gt 1 ]; then
+    patches=("${@:2}")
+    patches=("${patches[@]/#/$root/tests/mutants/}")
+    patches=("${patches[@]/%/.patch}")
+fi
 if [ ! -e "${patches[0]}" ]; then
     printf 'mutants: no tests/mutants/*.patch\n' >&2
     exit 1

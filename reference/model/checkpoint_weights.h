@@ -1,0 +1,31 @@
+// The text model's weights out of a checkpoint (spec: text model, 21).
+#pragma once
+
+#include <vector>
+
+#include "reference/model/layer_roles.h"
+#include "reference/model/layer_weights.h"
+#include "reference/model/tensor_source.h"
+
+namespace touchstone {
+
+/// Views into `source`, which has to outlive it. Tensors are looked up, checked and mapped when a layer
+/// is asked for; with `stream`, a layer's pages are released when the next one is asked for. Throws as
+/// Checkpoint::values does.
+class CheckpointWeights final : public TextWeights {
+  public:
+    explicit CheckpointWeights(const TensorSource& source, bool stream = false);
+
+    LayerWeights layer(int layer) const override;
+    Bf16Weight embedding() const override;
+    std::span<const Bf16> final_norm() const override;
+    Bf16Weight head() const override;
+
+  private:
+    const TensorSource& source_;
+    std::vector<LayerRole> roles_;
+    bool stream_;
+    mutable int streamed_layer_ = -1;
+};
+
+}  // namespace touchstone

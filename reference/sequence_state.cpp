@@ -1,0 +1,116 @@
+#include "reference/sequence_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reference/io/user_error.h"
+#include "reference/layout/cache_layout.h"
+#include "reference/model/layer_roles.h"
+
+namespace touchstone {
+
+namespace {
+
+/// The last `count` elements, or all.
+template <class T>
+std::span<const T> last(const std::vector<T>& values, int64_t count) {
+    return std::span<const T>(values).last(static_cast<size_t>(std::min(count, std::ssize(values))));
+}
+
+template <class T>
+void keep_last(std::vector<T>& values, int64_t count) {
+    values.erase(values.begin(), values.end() - std::min(count, std::ssize(values)));
+}
+
+}  // namespace
+
+SequenceState::SequenceState(const ModelConfig& config, int64_t rollback_tokens)
+    : rollback_tokens_(rollback_tokens),
+      head_dim_(config.head_dim),
+      engram_look_back_(config.engram ? config.engram->max_ngram_size - 1 : 0) {
+    if (config.family != ModelFamily::deepseek_v41)
+        throw UserError({"the model is not of the V4.1 family", "SequenceState", "a V4.1 configuration",
+                         "V4's caches are in `touchstone kv` only"});
+    const StorageFormat format = storage_format({"", "", config}, "fp4");
+    for (const LayerRole& role : layer_roles(config)) {
+        if (role.half == LayerHalf::draft) continue;
+        windows_.emplace_back(format.window, Quantizer::q8, config.sliding_window, rollback_tokens);
+        if (role.kv_source != role.layer) continue;
+        sources_.emplace(role.layer, SourceState{role.compress_ratio,
+                                                 KvCache(format.main, Quantizer::q4m),
+                                                 KvCache(format.index_key, Quantizer::q4i),
+                                                 {},
+                                                 {}});
+    }
+}
+
+void SequenceState::begin_call() {
+    if (in_call_)
+        throw UserError({"the state is that of a call that failed half-way", "SequenceState",
+                         "a state between calls", "go on from a copy made before that call"});
+    in_call_ = true;
+}
+
+void SequenceState::advance(int64_t tokens, std::span<const int32_t> compressed_ids) {
+    in_call_ = false;
+    tokens_ += tokens;
+    engram_history_.insert(engram_history_.end(), compressed_ids.begin(), compressed_ids.end());
+    keep_last(engram_history_, engram_look_back_ + rollback_tokens_);
+}
+
+void SequenceState::remember(int layer, std::span<const float> kv, std::span<const float> score) {
+    SourceState& source = sources_.at(layer);
+    const int64_t floats = (rollback_tokens_ + source.ratio - 1) * head_dim_;
+    source.recent.kv.insert(source.recent.kv.end(), kv.begin(), kv.end());
+    source.recent.score.insert(source.recent.score.end(), score.begin(), score.end());
+    keep_last(source.recent.kv, floats);
+    keep_last(source.recent.score, floats);
+}
+
+void SequenceState::truncate(int64_t tokens) {
+    const int64_t taken_back = tokens_ - tokens;
+    bool possible = tokens >= 0 && taken_back >= 0;
+    for (const WindowCache& window : windows_) possible = possible && window.can_truncate(tokens);
+    for (const auto& [layer, source] : sources_)
+        possible =
+            possible && (source.ratio == 1 || taken_back == 0 ||
+                         (taken_back + tokens % source.ratio) * head_dim_ <= std::ssize(source.recent.kv));
+    if (!possible)
+        throw UserError({fmt::format("truncating a sequence of {} tokens to {}", tokens_, tokens),
+                         "SequenceState::truncate",
+                         fmt::format("at most {} tokens taken back, and none from before a state was loaded",
+                                     rollback_tokens_),
+                         "fork the state before drafting further"});
+    if (taken_back == 0) return;
+    for (WindowCache& window : windows_) window.truncate(tokens);
+    for (auto& [layer, source] : sources_) {
+        source.main.truncate(tokens / source.ratio);
+        source.keys.truncate(tokens / source.ratio);
+        if (source.ratio == 1) continue;
+        OpenGroup& recent = source.recent;
+        for (std::vector<float>* rows : {&recent.kv, &recent.score})
+            rows->resize(rows->size() - static_cast<size_t>(taken_back * head_dim_));
+        const auto still_open = [&](const std::vector<float>& rows) {
+            const std::span<const float> part = last(rows, tokens % source.ratio * head_dim_);
+            return std::vector<float>(part.begin(), part.end());
+        };
+        source.open = {still_open(recent.kv), still_open(recent.score)};
+    }
+    engram_history_.resize(engram_history_.size() -
+                           static_cast<size_t>(std::min(taken_back, std::ssize(engram_history_))));
+    tokens_ = tokens;
+}
+
+void SequenceState::drop_windows() {
+    for (WindowCache& window : windows_) window.clear(tokens_);
+}
+
+bool operator==(const SequenceState& a, const SequenceState& b) {
+    return a.tokens_ == b.tokens_ && a.windows_ == b.windows_ && a.sources_ == b.sources_ &&
+           a.engram_look_back_ == b.engram_look_back_ &&
+           std::ranges::equal(last(a.engram_history_, a.engram_look_back_),
+                              last(b.engram_history_, b.engram_look_back_));
+}
+
+}  // namespace touchstone
