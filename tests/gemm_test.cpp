@@ -251,9 +251,9 @@ TEST_CASE("gemm: stored codes give what their values give (formats, rows, column
         int64_t rows, columns, k, columns_per_scale;
     };
     const float nan = float_from_bits(canonical_nan_bits);
-    for (const Shape& shape :
-         {Shape{1, 1, 32, 1}, Shape{1, 37, 288, 32}, Shape{2, 6, 512, 32}, Shape{3, 17, 96, 1},
-          Shape{4, 33, 320, 32}, Shape{5, 64, 64, 1}, Shape{19, 35, 160, 32}, Shape{70, 18, 64, 1}})
+    for (const Shape& shape : {Shape{1, 1, 32, 1}, Shape{1, 37, 288, 32}, Shape{2, 6, 512, 32},
+                               Shape{2, 5, 32, 1}, Shape{3, 17, 96, 1}, Shape{4, 33, 320, 32},
+                               Shape{5, 64, 64, 1}, Shape{19, 35, 160, 32}, Shape{70, 18, 64, 1}})
         for (const CodeFormat format : code_formats) {
             Stored b(format, shape.columns, shape.k, shape.columns_per_scale);
             std::vector<float> a = random_e4m3(shape.rows * shape.k, 20), a_scales;
