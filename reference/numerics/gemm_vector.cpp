@@ -235,17 +235,31 @@ void scale_panel(const float* scales, int64_t count, float* values) {
         }
 }
 
+/// operand_exponent of magnitudes' bits, none of them infinite or NaN.
+[[gnu::always_inline]] inline Ints finite_exponents(Ints magnitudes, int32_t smallest) {
+    const Ints exponents = (magnitudes >> 23) - 127;
+    const Ints numbers = exponents > smallest ? exponents : Ints{} + smallest;
+    return magnitudes == 0 ? Ints{} + TensorCoreOperand::zero_exponent : numbers;
+}
+
 void panel_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
+    constexpr int32_t largest_finite = 0x7F7FFFFF;
     for (int64_t k = 0; k < count; k += 2) {
-        uint32_t even[columns], odd[columns];
         const float* row = values + k * columns;
-        for (int column = 0; column < columns; ++column)
-            even[column] = static_cast<uint32_t>(operand_exponent(row[column], smallest));
-        for (int column = 0; column < columns; ++column)
-            odd[column] = static_cast<uint32_t>(operand_exponent(row[columns + column], smallest));
-        for (int column = 0; column < columns; ++column)
-            even[column] = (even[column] & 0xFFFF) | odd[column] << 16;
-        __builtin_memcpy(exponents + k * columns, even, sizeof even);
+        int16_t* pairs = exponents + k * columns;
+        Ints special = {};
+        for (int part = 0; part < parts; ++part) {
+            const Ints even = load<Ints>(row + part * width) & 0x7FFFFFFF;
+            const Ints odd = load<Ints>(row + columns + part * width) & 0x7FFFFFFF;
+            special |= (even > largest_finite) | (odd > largest_finite);
+            store(pairs + 2 * part * width,
+                  (finite_exponents(even, smallest) & 0xFFFF) | finite_exponents(odd, smallest) << 16);
+        }
+        if (any(special)) [[unlikely]]
+            for (int column = 0; column < columns; ++column)
+                for (int odd = 0; odd < 2; ++odd)
+                    pairs[2 * column + odd] =
+                        static_cast<int16_t>(operand_exponent(row[odd * columns + column], smallest));
     }
 }
 
