@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -105,6 +106,51 @@ std::vector<float> fp4_by_definition(const Fp4Operand& a, const Fp4Operand& b) {
     return d;
 }
 
+/// A stored operand of random codes, every code of the format among them.
+struct Stored {
+    std::vector<uint8_t> codes;
+    std::vector<E8m0> scales;
+    ScaledCodes view;
+    int64_t columns, k;
+
+    Stored(CodeFormat format, int64_t columns_, int64_t k_, int64_t columns_per_scale)
+        : view{format, {}, {}, columns_per_scale}, columns(columns_), k(k_) {
+        const RandomStream random{14, static_cast<uint64_t>(columns)};
+        codes.resize(static_cast<size_t>(columns * view.row_bytes(k)));
+        for (size_t i = 0; i < codes.size(); ++i) {
+            codes[i] = static_cast<uint8_t>(random.word(i));
+            if (format == CodeFormat::e4m3 && (codes[i] & 0x7F) == 0x7F) codes[i] = 0x80;
+        }
+        scales.resize(static_cast<size_t>((columns + columns_per_scale - 1) / columns_per_scale * (k / 32)));
+        for (size_t i = 0; i < scales.size(); ++i)
+            scales[i] = {static_cast<uint8_t>(117 + random.word(codes.size() + i) % 20)};
+        view.codes = codes, view.scales = scales;
+    }
+
+    float value(int64_t column, int64_t i) const {
+        const size_t place = static_cast<size_t>(column * k + i);
+        if (view.format == CodeFormat::e4m3) return to_float(E4m3{codes[place]});
+        return to_float(i % 2 == 0 ? even_e2m1(codes[place / 2]) : odd_e2m1(codes[place / 2]));
+    }
+    /// The same operand as values and a scale for each column.
+    Values values() const {
+        std::vector<float> all;
+        for (int64_t column = 0; column < columns; ++column)
+            for (int64_t i = 0; i < k; ++i) all.push_back(value(column, i));
+        return {all, k};
+    }
+    std::vector<float> column_scales() const {
+        std::vector<float> all;
+        for (int64_t column = 0; column < columns; ++column)
+            for (int64_t b = 0; b < k / 32; ++b)
+                all.push_back(
+                    to_float(scales[static_cast<size_t>(column / view.columns_per_scale * (k / 32) + b)]));
+        return all;
+    }
+};
+
+constexpr std::array code_formats{CodeFormat::e4m3, CodeFormat::e2m1};
+
 }  // namespace
 
 TEST_CASE("gemm: the instruction set of a table is the one it was compiled for") {
@@ -200,6 +246,82 @@ TEST_CASE("gemm: lanes are FMA in order and the adjacent-pair tree (every instru
     CHECK_THROWS_AS(lanes_gemm(a, rows, b, columns, k, 12, d), UserError);
 }
 
+TEST_CASE("gemm: stored codes give what their values give (formats, rows, columns, special numbers)") {
+    struct Shape {
+        int64_t rows, columns, k, columns_per_scale;
+    };
+    const float nan = float_from_bits(canonical_nan_bits);
+    for (const Shape& shape : {Shape{1, 1, 32, 1}, Shape{1, 37, 288, 32}, Shape{2, 6, 512, 32},
+                               Shape{2, 5, 32, 1}, Shape{3, 17, 96, 1}, Shape{4, 33, 320, 32},
+                               Shape{5, 64, 64, 1}, Shape{19, 35, 160, 32}, Shape{70, 18, 64, 1}})
+        for (const CodeFormat format : code_formats) {
+            Stored b(format, shape.columns, shape.k, shape.columns_per_scale);
+            std::vector<float> a = random_e4m3(shape.rows * shape.k, 20), a_scales;
+            for (uint64_t i = 0; i < a.size() / 32; ++i)
+                a_scales.push_back(std::ldexp(1.0f, static_cast<int>(RandomStream{15}.word(i) % 9) - 4));
+            // Largest sums in the first row, a NaN in the last, where there are so many.
+            for (size_t i = 0; i < 32; ++i) a[i] = b.value(0, static_cast<int64_t>(i)) < 0 ? -448.0f : 448.0f;
+            if (shape.rows > 2) a[a.size() - 7] = nan;
+            if (shape.columns > 4) {
+                b.scales[0] = E8m0{0}, b.scales[1] = E8m0{254}, b.scales.back() = E8m0{255};
+                if (format == CodeFormat::e4m3) b.codes[b.codes.size() / 2] = 0xFF;  // NaN
+            }
+            for (const BlockSum sum : {BlockSum::exact, BlockSum::hopper_fp8_wgmma}) {
+                std::vector<float> expected(static_cast<size_t>(shape.rows * shape.columns)),
+                    d(expected.size());
+                const std::vector<float> b_scales = b.column_scales();
+                block_scaled_gemm(sum, a, shape.rows, b.values(), shape.columns, shape.k,
+                                  {a_scales, b_scales}, expected, Isa::scalar);
+                for_each_isa([&](Isa isa) {
+                    std::fill(d.begin(), d.end(), -1.0f);
+                    block_scaled_gemm(sum, a, a_scales, shape.rows, b.view, shape.columns, shape.k, d, isa);
+                    check_equal(expected, d,
+                                fmt::format("format {}, sum {}, [{}, {}, {}], {}", static_cast<int>(format),
+                                            static_cast<int>(sum), shape.rows, shape.columns, shape.k,
+                                            isa_name(isa)));
+                });
+            }
+        }
+}
+
+TEST_CASE(
+    "gemm: panels hold the values of codes and of bf16 (every code, cut panels, every instruction set)") {
+    constexpr int64_t k = 288;
+    for (const CodeFormat format : code_formats)
+        for (const int64_t columns : {1, 15, 16, 19}) {
+            Stored b(format, columns, k, 1);
+            for (size_t i = 0; i < b.codes.size(); ++i) b.codes[i] = static_cast<uint8_t>(i + i / 256);
+            for (const auto& [first, count] : {std::array<int64_t, 2>{0, 256}, {256, 32}, {16, 16}, {48, 80}})
+                for_each_isa([&, first = first, count = count](Isa isa) {
+                    const int64_t first_row = columns > 16 ? 16 : 0, width = columns - first_row;
+                    std::vector<float> panel(static_cast<size_t>(count * panel_columns), -1.0f), expected,
+                        actual;
+                    pack_codes(b.view, k, first_row, width, first, count, panel.data(), isa);
+                    for (int64_t i = 0; i < count; ++i)
+                        for (int64_t j = 0; j < width; ++j) {
+                            expected.push_back(b.value(first_row + j, first + i));
+                            actual.push_back(
+                                with_canonical_nan(panel[static_cast<size_t>(i * panel_columns + j)]));
+                        }
+                    check_equal(expected, actual,
+                                fmt::format("format {}, {} columns, k {} + {}, {}", static_cast<int>(format),
+                                            columns, first, count, isa_name(isa)));
+                });
+        }
+    std::vector<Bf16> rows(16 * 4096);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = {static_cast<uint16_t>(i)};
+    const Bf16* starts[16];
+    for (size_t j = 0; j < 16; ++j) starts[j] = rows.data() + j * 4096;
+    for (const int64_t count : {1, 7, 8, 13, 4096})
+        for_each_isa([&](Isa isa) {
+            std::vector<float> panel(static_cast<size_t>(count * 16)), expected;
+            gemm_kernels(isa).pack_bf16(starts, count, panel.data());
+            for (int64_t i = 0; i < count; ++i)
+                for (const Bf16* start : starts) expected.push_back(to_float(start[i]));
+            check_equal(expected, panel, fmt::format("bf16, {}, {}", count, isa_name(isa)));
+        });
+}
+
 TEST_CASE("gemm: fp4 products are the contract's definition (every instruction set, shapes)") {
     for (const auto& [rows, columns, k] :
          {std::array<int64_t, 3>{1, 1, 32}, {3, 17, 128}, {64, 40, 128}, {66, 16, 256}}) {
@@ -266,6 +388,18 @@ TEST_CASE("gemm: sizes that do not match are refused with the operand named") {
                          UserError);
     CHECK_THROWS_WITH_AS(blocks({scales_a, scales_a}, k), doctest::Contains("the scales of b has 4"),
                          UserError);
+    const Stored stored(CodeFormat::e2m1, columns, k, 1);
+    const auto codes = [&](ScaledCodes right, int64_t width, std::span<const float> left_scales) {
+        block_scaled_gemm(BlockSum::exact, a, left_scales, rows, right, columns, width, d);
+    };
+    ScaledCodes cut = stored.view;
+    CHECK_NOTHROW(codes(cut, k, scales_a));
+    CHECK_THROWS_WITH_AS(codes(cut, 48, scales_a), doctest::Contains("k is 48"), UserError);
+    CHECK_THROWS_WITH_AS(codes(cut, k, scales_b), doctest::Contains("the scales of a has 6"), UserError);
+    cut.columns_per_scale = 32;
+    CHECK_THROWS_WITH_AS(codes(cut, k, scales_a), doctest::Contains("the scales of b has 6"), UserError);
+    cut.codes = cut.codes.first(95);
+    CHECK_THROWS_WITH_AS(codes(cut, k, scales_a), doctest::Contains("b has 95"), UserError);
 }
 
 #ifdef TOUCHSTONE_DNNL

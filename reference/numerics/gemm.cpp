@@ -358,8 +358,9 @@ void block_scaled_panels(BlockSum sum, std::span<const float> a, std::span<const
     });
 }
 
-/// Rows of a few, up to which going along the rows of b is faster than decoding panels.
-constexpr int64_t few_rows = 8;
+/// Up to so many rows it is faster to go along columns of e4m3 than to decode panels of them; along e2m1 it
+/// always is.
+constexpr int64_t few_rows = 2;
 
 /// What ByteRows points to.
 struct ByteRowsOf {
@@ -394,45 +395,48 @@ StoredColumns stored_columns(const ScaledCodes& b, int64_t first, int64_t column
     return result;
 }
 
-/// dots(first row, rows, columns, d) for every four columns and up to four rows.
+/// dots(first row, rows, columns, d) for every four columns and up to four rows. Sixteen rows of a stay in a
+/// cache while b goes by.
 template <class Dots>
-void for_few_rows(int64_t rows, const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
-                  const Dots& dots) {
-    constexpr int64_t some = 4;
-#pragma omp parallel for schedule(static)
-    for (int64_t first = 0; first < columns; first += some) {
-        const StoredColumns stored = stored_columns(b, first, columns, k);
-        const int64_t count = std::min(some, columns - first);
-        for (int64_t row = 0; row < rows; row += some) {
-            alignas(16) float sums[some * some];
-            dots(row, std::min(some, rows - row), stored, sums);
-            for (int64_t i = 0; i < std::min(some, rows - row); ++i)
-                std::transform(sums + i * some, sums + i * some + count,
-                               d.data() + (row + i) * columns + first,
-                               [](float sum) { return with_canonical_nan(sum); });
+void for_stored_columns(int64_t rows, const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
+                        const Dots& dots) {
+    constexpr int64_t some = 4, rows_in_cache = 16;
+#pragma omp parallel for schedule(static) collapse(2)
+    for (int64_t tile = 0; tile < rows; tile += rows_in_cache) {
+        for (int64_t first = 0; first < columns; first += some) {
+            const StoredColumns stored = stored_columns(b, first, columns, k);
+            const int64_t count = std::min(some, columns - first), end = std::min(rows, tile + rows_in_cache);
+            for (int64_t row = tile; row < end; row += some) {
+                alignas(16) float sums[some * some];
+                dots(row, std::min(some, end - row), stored, sums);
+                for (int64_t i = 0; i < std::min(some, end - row); ++i)
+                    std::transform(sums + i * some, sums + i * some + count,
+                                   d.data() + (row + i) * columns + first,
+                                   [](float sum) { return with_canonical_nan(sum); });
+            }
         }
     }
 }
 
-void few_exact_rows(std::span<const float> a, std::span<const float> a_scales, int64_t rows,
-                    const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
-                    const GemmKernels& kernels) {
+void exact_dots(std::span<const float> a, std::span<const float> a_scales, int64_t rows, const ScaledCodes& b,
+                int64_t columns, int64_t k, std::span<float> d, const GemmKernels& kernels) {
     const int64_t blocks = k / block;
     if (b.format == CodeFormat::e4m3) {
         const std::vector<double> wide(a.begin(), a.end());
-        for_few_rows(rows, b, columns, k, d,
-                     [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
-                         kernels.fp8_dots({wide.data() + row * k, a_scales.data() + row * blocks, count, k},
-                                          stored, sums);
-                     });
+        for_stored_columns(rows, b, columns, k, d,
+                           [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
+                               kernels.fp8_dots(
+                                   {wide.data() + row * k, a_scales.data() + row * blocks, count, k}, stored,
+                                   sums);
+                           });
     } else {
         const ByteRowsOf left(a, a_scales);
-        for_few_rows(rows, b, columns, k, d,
-                     [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
-                         kernels.fp4_dots({left.bytes.data() + row * blocks * ByteRows::block_bytes,
-                                           left.scales.data() + row * blocks, count, k},
-                                          stored, sums);
-                     });
+        for_stored_columns(rows, b, columns, k, d,
+                           [&](int64_t row, int64_t count, const StoredColumns& stored, float* sums) {
+                               kernels.fp4_dots({left.bytes.data() + row * blocks * ByteRows::block_bytes,
+                                                 left.scales.data() + row * blocks, count, k},
+                                                stored, sums);
+                           });
     }
 }
 
@@ -472,8 +476,8 @@ void block_scaled_gemm(BlockSum sum, std::span<const float> a, std::span<const f
                  (columns + b.columns_per_scale - 1) / b.columns_per_scale, k / block);
     require_size(block_where, "d", d.size(), rows, columns);
     const GemmKernels& kernels = gemm_kernels(isa);
-    if (sum == BlockSum::exact && rows <= few_rows)
-        return few_exact_rows(a, a_scales, rows, b, columns, k, d, kernels);
+    if (sum == BlockSum::exact && (b.format == CodeFormat::e2m1 || rows <= few_rows))
+        return exact_dots(a, a_scales, rows, b, columns, k, d, kernels);
     const auto pack = [&](int64_t first, int64_t count, int64_t first_k, int64_t count_k, float* values) {
         pack_codes(b, k, first, count, first_k, count_k, values, isa);
     };

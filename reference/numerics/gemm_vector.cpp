@@ -134,7 +134,6 @@ template <CodeFormat format>
 
 typedef uint8_t Codes __attribute__((vector_size(16)));
 typedef uint16_t CodePairs __attribute__((vector_size(16)));
-typedef uint32_t CodeQuads __attribute__((vector_size(16)));
 typedef uint64_t CodeOctets __attribute__((vector_size(16)));
 
 /// The first, or last, elements of a and b in turn.
@@ -145,75 +144,74 @@ template <class Vector>
         first = (Codes)__builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
         last = (Codes)__builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
                                               31);
-    } else if constexpr (sizeof(x[0]) == 2) {
+    } else {
         first = (Codes)__builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
         last = (Codes)__builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
-    } else if constexpr (sizeof(x[0]) == 4) {
-        first = (Codes)__builtin_shufflevector(x, y, 0, 4, 1, 5);
-        last = (Codes)__builtin_shufflevector(x, y, 2, 6, 3, 7);
-    } else {
-        first = (Codes)__builtin_shufflevector(x, y, 0, 2);
-        last = (Codes)__builtin_shufflevector(x, y, 1, 3);
     }
 }
 
-/// A perfect shuffle of 16 vectors' elements: vectors i and i + 8 go to 2i and 2i + 1.
-template <class Vector>
-[[gnu::always_inline]] inline void shuffle_rows(Codes* rows) {
-    Codes shuffled[16];
-    for (int i = 0; i < 8; ++i)
-        interleave<Vector>(rows[i], rows[i + 8], shuffled[2 * i], shuffled[2 * i + 1]);
-    for (int i = 0; i < 16; ++i) rows[i] = shuffled[i];
-}
-
-/// 16 x 16 bytes: four perfect shuffles of all 256 swap row and column.
+/// A matrix of 16-byte rows, transposed: each perfect shuffle, rows i and i + count / 2 to 2i and 2i + 1,
+/// moves one bit of the row's number into the column's.
+template <class Vector, int count, int stages>
 [[gnu::always_inline]] inline void transpose(Codes* rows) {
-    for (int stage = 0; stage < 4; ++stage) shuffle_rows<Codes>(rows);
+    for (int stage = 0; stage < stages; ++stage) {
+        Codes shuffled[count];
+        for (int i = 0; i < count / 2; ++i)
+            interleave<Vector>(rows[i], rows[i + count / 2], shuffled[2 * i], shuffled[2 * i + 1]);
+        for (int i = 0; i < count; ++i) rows[i] = shuffled[i];
+    }
 }
 
+/// The 16 codes of one k, in each byte or in the nibble `shift` bits up, as fp32.
 template <CodeFormat format>
-void pack_codes_of(const uint8_t* const* rows, int64_t count, float* values) {
+[[gnu::always_inline]] inline void store_values(const Codes& codes, int shift, float* values) {
+    for (int part = 0; part < parts; ++part) {
+        const Ints loaded = load_bytes((const uint8_t*)&codes + part * width);
+        store(values + part * width,
+              code_values<format>(format == CodeFormat::e4m3 ? loaded : loaded >> shift & 15));
+    }
+}
+
+void pack_e4m3(const uint8_t* const* rows, int64_t count, float* values) {
     for (int64_t k = 0; k < count; k += 16) {
         alignas(64) Codes codes[16];
+        for (int column = 0; column < columns; ++column) codes[column] = load<Codes>(rows[column] + k);
+        transpose<Codes, 16, 4>(codes);
+        for (int i = 0; i < 16; ++i) store_values<CodeFormat::e4m3>(codes[i], 0, values + (k + i) * columns);
+    }
+}
+
+/// Bytes are transposed with the two elements that they hold.
+void pack_e2m1(const uint8_t* const* rows, int64_t count, float* values) {
+    for (int64_t k = 0; k < count; k += 32) {
+        const bool whole = count - k >= 32;  // or 16 elements are left, 8 bytes
+        alignas(64) Codes pairs[16];
         for (int column = 0; column < columns; ++column) {
-            if constexpr (format == CodeFormat::e4m3) {
-                codes[column] = load<Codes>(rows[column] + k);
-            } else {
-                Codes pairs = {};
-                __builtin_memcpy(&pairs, rows[column] + k / 2, 8);
-                Codes last;
-                interleave<Codes>(pairs & 15, pairs >> 4, codes[column], last);
-            }
+            const uint8_t* from = rows[column] + k / 2;
+            pairs[column] = whole ? load<Codes>(from) : (Codes)CodeOctets{load<uint64_t>(from), 0};
         }
-        transpose(codes);
-        for (int i = 0; i < 16; ++i)
-            for (int part = 0; part < parts; ++part)
-                store(values + (k + i) * columns + part * width,
-                      code_values<format>(load_bytes((const uint8_t*)&codes[i] + part * width)));
+        transpose<Codes, 16, 4>(pairs);
+        for (int i = 0; i < (whole ? 16 : 8); ++i) {
+            float* even = values + (k + 2 * i) * columns;
+            store_values<CodeFormat::e2m1>(pairs[i], 0, even);
+            store_values<CodeFormat::e2m1>(pairs[i], 4, even + columns);
+        }
     }
 }
 
 void pack_codes(CodeFormat format, const uint8_t* const* rows, int64_t count, float* values) {
-    if (format == CodeFormat::e4m3) return pack_codes_of<CodeFormat::e4m3>(rows, count, values);
-    pack_codes_of<CodeFormat::e2m1>(rows, count, values);
+    if (format == CodeFormat::e4m3) return pack_e4m3(rows, count, values);
+    pack_e2m1(rows, count, values);
 }
 
 void pack_bf16(const Bf16* const* rows, int64_t count, float* values) {
     int64_t k = 0;
     for (; k + 8 <= count; k += 8) {
-        // 16 x 8 halves: rows 0..7 and 8..15 apart, each by three perfect shuffles.
-        Codes halves[2][8];
+        Codes halves[2][8];  // columns 0..7, 8..15
         for (int column = 0; column < columns; ++column)
             halves[column / 8][column % 8] = load<Codes>(rows[column] + k);
-        for (Codes* rows_of_half : {halves[0], halves[1]}) {
-            for (int stage = 0; stage < 3; ++stage) {
-                Codes shuffled[8];
-                for (int i = 0; i < 4; ++i)
-                    interleave<CodePairs>(rows_of_half[i], rows_of_half[i + 4], shuffled[2 * i],
-                                          shuffled[2 * i + 1]);
-                for (int i = 0; i < 8; ++i) rows_of_half[i] = shuffled[i];
-            }
-        }
+        transpose<CodePairs, 8, 3>(halves[0]);
+        transpose<CodePairs, 8, 3>(halves[1]);
         for (int i = 0; i < 8; ++i)
             for (int half = 0; half < 2; ++half) {
                 // Zeros below each half: its fp32.
@@ -237,17 +235,31 @@ void scale_panel(const float* scales, int64_t count, float* values) {
         }
 }
 
+/// operand_exponent of magnitudes' bits, none of them infinite or NaN.
+[[gnu::always_inline]] inline Ints finite_exponents(Ints magnitudes, int32_t smallest) {
+    const Ints exponents = (magnitudes >> 23) - 127;
+    const Ints numbers = exponents > smallest ? exponents : Ints{} + smallest;
+    return magnitudes == 0 ? Ints{} + TensorCoreOperand::zero_exponent : numbers;
+}
+
 void panel_exponents(const float* values, int64_t count, int32_t smallest, int16_t* exponents) {
+    constexpr int32_t largest_finite = 0x7F7FFFFF;
     for (int64_t k = 0; k < count; k += 2) {
-        uint32_t even[columns], odd[columns];
         const float* row = values + k * columns;
-        for (int column = 0; column < columns; ++column)
-            even[column] = static_cast<uint32_t>(operand_exponent(row[column], smallest));
-        for (int column = 0; column < columns; ++column)
-            odd[column] = static_cast<uint32_t>(operand_exponent(row[columns + column], smallest));
-        for (int column = 0; column < columns; ++column)
-            even[column] = (even[column] & 0xFFFF) | odd[column] << 16;
-        __builtin_memcpy(exponents + k * columns, even, sizeof even);
+        int16_t* pairs = exponents + k * columns;
+        Ints special = {};
+        for (int part = 0; part < parts; ++part) {
+            const Ints even = load<Ints>(row + part * width) & 0x7FFFFFFF;
+            const Ints odd = load<Ints>(row + columns + part * width) & 0x7FFFFFFF;
+            special |= (even > largest_finite) | (odd > largest_finite);
+            store(pairs + 2 * part * width,
+                  (finite_exponents(even, smallest) & 0xFFFF) | finite_exponents(odd, smallest) << 16);
+        }
+        if (any(special)) [[unlikely]]
+            for (int column = 0; column < columns; ++column)
+                for (int odd = 0; odd < 2; ++odd)
+                    pairs[2 * column + odd] =
+                        static_cast<int16_t>(operand_exponent(row[odd * columns + column], smallest));
     }
 }
 

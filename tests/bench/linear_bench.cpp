@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
     for (Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::hopper, Arithmetic::released_hopper}) {
         const std::string prefix = std::string(arithmetic_name(arithmetic)) + "/";
         for (const Shape& shape : {attention[0], attention[3], attention[4], routed[0], routed[1]})
-            for (int64_t rows : {1, 4, 16, 128})
+            for (int64_t rows : {1, 4, 8, 16, 128})
                 benchmark::RegisterBenchmark(
                     (prefix + shape.name + "/rows:" + std::to_string(rows)).c_str(),
                     [=](benchmark::State& state) { run(state, arithmetic, shape, rows); })
