@@ -26,7 +26,7 @@ void zero_rows(const KvPage& page, std::span<std::byte> pages, int64_t first, in
 }
 
 int64_t pages_for(const KvPage& page, int64_t rows) {
-    return (rows + page.records - 1) / page.records;
+    return rows / page.records + (rows % page.records == 0 ? 0 : 1);  // no sum that could leave 64 bits
 }
 
 }  // namespace
@@ -62,11 +62,13 @@ void KvCache::truncate(int64_t rows) {
 }
 
 void KvCache::restore(int64_t rows, std::span<const std::byte> pages) {
-    const int64_t expected = rows < 0 ? -1 : pages_for(page_, rows) * page_.page_bytes();
-    if (std::ssize(pages) != expected)
-        refuse(fmt::format("{} bytes for {} rows", pages.size(), rows), "KvCache::restore",
-               fmt::format("{} bytes", expected));
+    const int64_t size = std::ssize(pages), page_bytes = page_.page_bytes();
+    if (rows < 0 || size % page_bytes != 0 || size / page_bytes != pages_for(page_, rows))
+        refuse(fmt::format("{} bytes for {} rows", size, rows), "KvCache::restore",
+               fmt::format("{} rows to a page of {} bytes, as many pages as the rows fill", page_.records,
+                           page_bytes));
     pages_.assign(pages.begin(), pages.end());
+    zero_rows(page_, pages_, rows, size / page_bytes * page_.records);
     rows_ = rows;
 }
 

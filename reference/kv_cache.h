@@ -34,7 +34,8 @@ class KvCache {
     /// Forgets rows from `rows` on and zeroes their bytes.
     void truncate(int64_t rows);
     /// Replaces everything: for state that is read back from disk. `pages` holds whole pages, no more of them
-    /// than `rows` fill. Throws UserError when it does not.
+    /// than `rows` fill; bytes that no row owns are not taken over. Throws UserError, with nothing changed,
+    /// when it does not.
     void restore(int64_t rows, std::span<const std::byte> pages);
 
     friend bool operator==(const KvCache&, const KvCache&) = default;

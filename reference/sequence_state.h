@@ -21,18 +21,22 @@ struct SourceState {
     OpenGroup open;    ///< fp32 rows of tokens whose group is not closed
     OpenGroup recent;  ///< the same of the last tokens, closed or not: what taking drafts back needs
 
-    friend bool operator==(const SourceState& a, const SourceState& b) {
-        return a.ratio == b.ratio && a.main == b.main && a.keys == b.keys && a.open == b.open;
-    }
+    /// All but `recent`; open groups bit for bit.
+    friend bool operator==(const SourceState& a, const SourceState& b);
 };
 
-/// A value: a copy is a fork, and shares nothing with its origin. Two states are equal when they continue
-/// with the same bits: equal positions, windows, rows, open groups and Engram history.
+/// A value: a copy is a fork, and shares nothing with its origin. Equal states continue with the same bits:
+/// they have the same configuration, positions, windows, rows, open groups and Engram history. What truncate
+/// alone needs is not compared.
 class SequenceState {
   public:
-    /// An empty sequence. `rollback_tokens`: how many tokens truncate can take back once windows are full.
-    /// Throws UserError for models without a text path here (V4).
+    /// An empty sequence. `rollback_tokens`: how far behind the furthest token that it has seen truncate can
+    /// go. Throws UserError for
+    /// models without a text path here (V4) and for a number outside 0 .. max_position_embeddings.
     explicit SequenceState(const ModelConfig& config, int64_t rollback_tokens = 8);
+
+    /// The configuration of the model that it belongs to.
+    const ModelConfig& config() const { return config_; }
 
     /// Tokens seen so far: the position of the next one.
     int64_t tokens() const { return tokens_; }
@@ -53,13 +57,16 @@ class SequenceState {
     /// A call brings windows and sources up to date layer by layer and ends with advance; one that ends in an
     /// exception leaves a state that no later call accepts. Throws UserError for such a state.
     void begin_call();
+    /// Throws UserError when a call has failed half-way on this state.
+    void require_usable() const;
     /// After a call has updated windows and sources: its tokens' compressed ids (empty without Engram).
     void advance(int64_t tokens, std::span<const int32_t> compressed_ids);
     /// Keeps what truncate may need of a call's compressor rows, [rows, Dh] each, and forgets older ones.
     void remember(int layer, std::span<const float> kv, std::span<const float> score);
 
     /// Takes back the tokens from `tokens` on: rejected drafts. The state is that of never having seen them.
-    /// Throws UserError, with nothing changed, for more than rollback_tokens or more than there are.
+    /// Throws UserError, with nothing changed, for more than there are, and for what is no longer there: more
+    /// than rollback_tokens behind the furthest token seen, or before the state was loaded.
     void truncate(int64_t tokens);
 
     /// What a prefix cache keeps: compressed rows, keys, open groups and history, no windows.
@@ -70,8 +77,9 @@ class SequenceState {
   private:
     friend struct SequenceStateFile;
 
+    ModelConfig config_;
     int64_t tokens_ = 0, rollback_tokens_;
-    int64_t head_dim_, engram_look_back_;
+    int64_t engram_look_back_;
     std::vector<WindowCache> windows_;
     std::map<int, SourceState> sources_;
     std::vector<int32_t> engram_history_;

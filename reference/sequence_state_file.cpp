@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "reference/engram.h"
 #include "reference/io/safetensors.h"
 #include "reference/io/safetensors_writer.h"
 #include "reference/io/user_error.h"
@@ -51,6 +52,8 @@ struct SequenceStateFile {
                 tensor(window_name(layer) + ".positions", "I64", std::span<const int64_t>(positions)));
         }
         for (const auto& [layer, source] : state.sources_) {
+            const int64_t rows = source.main.rows();
+            all.push_back(tensor(source_name(layer, "rows"), "I64", std::span<const int64_t>(&rows, 1)));
             all.push_back(tensor(source_name(layer, "main"), "U8", source.main.pages()));
             all.push_back(tensor(source_name(layer, "keys"), "U8", source.keys.pages()));
             all.push_back(
@@ -71,32 +74,67 @@ struct SequenceStateFile {
             if (values.size() != count) refuse(name, fmt::format("{} numbers", count));
             return values;
         };
-        state.tokens_ = numbers("tokens", 1)[0];
-        if (state.tokens_ < 0) refuse("tokens", "a number not below 0");
+        // What a part says of its bytes, with the name of their tensor.
+        const auto restored = [&](const std::string& name, const auto& restore_part) {
+            try {
+                restore_part(file.values<std::byte>(name, "U8"));
+            } catch (const UserError& error) {
+                if (error.parts().where == path) throw;  // it names the tensor already
+                refuse(name, error.parts().expected);
+            }
+        };
+        const ModelConfig& config = state.config_;
+        const int64_t tokens = numbers("tokens", 1)[0];
+        if (tokens < 0 || tokens > config.max_position_embeddings)
+            refuse("tokens", fmt::format("0 to {}", config.max_position_embeddings));
+        state.tokens_ = tokens;
+
+        // More than is looked back on is there for taking drafts back.
         state.engram_history_ = file.values<int32_t>("engram_history", "I32");
+        const int64_t known = std::ssize(state.engram_history_);
+        if (known < std::min(state.engram_look_back_, tokens) || known > (config.engram ? tokens : 0))
+            refuse("engram_history",
+                   fmt::format("the last {} of {} tokens", state.engram_look_back_, tokens));
+        for (const int32_t id : state.engram_history_)
+            if (id != engram_dead && (id < 0 || id >= config.engram->compressed_vocab_size))
+                refuse("engram_history", fmt::format("ids below {}", config.engram->compressed_vocab_size));
+
         for (int layer = 0; layer < state.layers(); ++layer) {
-            const std::vector<int64_t> positions = numbers(window_name(layer) + ".positions", 2);
-            state.window(layer).restore(positions[0], positions[1],
-                                        file.values<std::byte>(window_name(layer), "U8"));
-            if (positions[1] > state.tokens_)
-                refuse(window_name(layer), fmt::format("positions up to {}", state.tokens_));
+            const std::string name = window_name(layer), name_of_positions = name + ".positions";
+            const std::vector<int64_t> positions = numbers(name_of_positions, 2);
+            const int64_t first = positions[0], end = positions[1];
+            if (first < 0 || first > end || end > tokens || end - first > config.sliding_window)
+                refuse(name_of_positions, fmt::format("at most {} positions, ascending, up to {}",
+                                                      config.sliding_window, tokens));
+            restored(name, [&](const auto& bytes) { state.window(layer).restore(first, end, bytes); });
         }
-        for (auto& [layer, source] : state.sources_) {
-            const int64_t rows = state.tokens_ / source.ratio;
-            source.main.restore(rows, file.values<std::byte>(source_name(layer, "main"), "U8"));
-            source.keys.restore(rows, file.values<std::byte>(source_name(layer, "keys"), "U8"));
-            source.open = {file.values<float>(source_name(layer, "open_kv"), "F32"),
-                           file.values<float>(source_name(layer, "open_score"), "F32")};
-            const int64_t open = state.tokens_ % source.ratio * state.head_dim_;
-            for (const std::vector<float>* part : {&source.open.kv, &source.open.score})
-                if (std::ssize(*part) != open)
-                    refuse(source_name(layer, "open_kv"), fmt::format("{} numbers", open));
+        for (auto& entry : state.sources_) {
+            const int layer = entry.first;
+            SourceState& source = entry.second;
+            const int64_t rows = tokens / source.ratio;
+            if (numbers(source_name(layer, "rows"), 1)[0] != rows)
+                refuse(source_name(layer, "rows"), fmt::format("{}: those of {} tokens", rows, tokens));
+            restored(source_name(layer, "main"),
+                     [&](const auto& bytes) { source.main.restore(rows, bytes); });
+            restored(source_name(layer, "keys"),
+                     [&](const auto& bytes) { source.keys.restore(rows, bytes); });
+            const int64_t open = tokens % source.ratio * config.head_dim;
+            const auto waiting = [&](const std::string& name) {
+                std::vector<float> values = file.values<float>(name, "F32");
+                if (std::ssize(values) != open) refuse(name, fmt::format("{} numbers", open));
+                return values;
+            };
+            source.open = {waiting(source_name(layer, "open_kv")), waiting(source_name(layer, "open_score"))};
             source.recent = source.open;
         }
     }
 };
 
 void save_state(const SequenceState& state, const ModelConfig& config, const std::filesystem::path& path) {
+    state.require_usable();
+    if (state.config() != config)
+        throw UserError({"the state belongs to another configuration", path.string(),
+                         "the configuration that it was made with", ""});
     const std::vector<StateTensor> tensors = SequenceStateFile::tensors(state, config);
     std::vector<SafetensorsDeclaration> declarations;
     for (const StateTensor& one : tensors) declarations.push_back(one.declaration);

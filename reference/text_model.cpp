@@ -20,9 +20,11 @@ int64_t first_position(const Request& request) {
     return request.state->tokens() - request.replayed_tokens;
 }
 
-void check(const Request& request, const ModelConfig& config, size_t layers) {
-    if (request.state == nullptr || static_cast<size_t>(request.state->layers()) != layers)
-        refuse("a request whose state is of another model", fmt::format("a state with {} layers", layers));
+void check(const Request& request, const ModelConfig& config) {
+    if (request.state == nullptr) refuse("a request without a state", "a state");
+    if (request.state->config() != config)
+        refuse("a request whose state is of another model", "a state of this model's configuration");
+    request.state->require_usable();
     const int64_t count = std::ssize(request.tokens), replayed = request.replayed_tokens;
     if (count == 0) refuse("a request without tokens", "at least one token");
     if (replayed < 0 || replayed > count || replayed > request.state->tokens())
@@ -39,6 +41,36 @@ void check(const Request& request, const ModelConfig& config, size_t layers) {
             refuse(fmt::format("token id {} at position {}", request.tokens[i],
                                first_position(request) + static_cast<int64_t>(i)),
                    fmt::format("0 to {}", config.vocab_size - 1));
+    if (replayed == 0) return;
+    const int64_t first = first_position(request), before = std::ssize(request.before);
+    const int64_t look_back = config.engram ? config.engram->max_ngram_size - 1 : 0;
+    if (before < std::min(look_back, first) || before > first)
+        refuse(fmt::format("{} tokens before replayed position {}", before, first),
+               fmt::format("{} to {}", std::min(look_back, first), first));
+    for (int layer = 0; layer < request.state->layers(); ++layer)
+        if (request.state->window(layer).end() > first)
+            refuse(fmt::format("a replay from position {}, which layer {}'s window has", first, layer),
+                   "a state without windows there", "clear its windows at that position first");
+}
+
+/// Rows may be dropped only behind the layers that need them: new ones behind the last KV source, whose
+/// compressed rows are counted by position, all of a call behind the last Engram layer.
+void check_ranges(std::span<const LayerRange> ranges, const ModelConfig& config,
+                  std::span<const Request> requests) {
+    const int64_t last_source = config.candidate_source_layer_id;  // the last KV source
+    const int64_t last_engram = config.engram ? config.engram->layer_ids.back() : -1;
+    for (int64_t layer = 0; layer < std::ssize(ranges); ++layer) {
+        const LayerRange range = ranges[static_cast<size_t>(layer)];
+        if (range.window_from > range.query_from)
+            refuse(fmt::format("layer {}: window rows from {}, queries from {}", layer, range.window_from,
+                               range.query_from),
+                   "window rows of every query");
+        for (const Request& request : requests)
+            if ((layer < last_source && range.query_from > request.state->tokens()) ||
+                (layer < last_engram && range.query_from > first_position(request)))
+                refuse(fmt::format("layer {} drops rows before {}", layer, range.query_from),
+                       fmt::format("all rows up to layer {}", std::max(last_source, last_engram)));
+    }
 }
 
 /// Four (n) copies of the embedding; the first collapse takes the first copy alone.
@@ -94,9 +126,10 @@ TextModel::Call TextModel::begin(std::span<const Request> requests, const Forwar
         refuse(fmt::format("ranges of {} layers", options.ranges.size()), fmt::format("{}", roles_.size()));
     std::set<const SequenceState*> states;
     for (const Request& request : requests) {
-        check(request, config_, roles_.size());
+        check(request, config_);
         if (!states.insert(request.state).second) refuse("one state in two requests", "a state per request");
     }
+    check_ranges(options.ranges, config_, requests);
 
     Call call;
     call.streams = first_streams(config_, requests, weights_.embedding());

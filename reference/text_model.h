@@ -20,13 +20,15 @@ struct Request {
     /// How many of `tokens` the sequence has already: they are run again to rebuild windows (encoder replay)
     /// and write no compressed row. The last of them is the sequence's last token.
     int64_t replayed_tokens = 0;
-    /// With replayed tokens: those directly before `tokens`, as many as Engram looks back, or all there are.
+    /// With replayed tokens: those directly before `tokens`, as many as Engram looks back, or all there are;
+    /// more are not read.
     std::span<const int32_t> before = {};
 };
 
 struct ForwardOptions {
     Trace trace = {};                         ///< of calls with one request
-    std::span<const LayerRange> ranges = {};  ///< one per layer; empty: every row at every layer
+    std::span<const LayerRange> ranges = {};  ///< one per layer; empty: every row at every layer.
+                                              ///< KV sources have to see every new row, Engram layers all
     const ForcedChoices* forced = nullptr;
     bool all_logits = false;  ///< of every row that reaches the head, not only the last
     std::function<void(int layer)> before_layer = nullptr;  ///< progress
@@ -46,8 +48,10 @@ class TextModel {
     /// logits of its last row [V] (with all_logits: [rows, V]), nothing where no row reached the head. A
     /// row's bits depend on its sequence alone: not on other requests, on how a prompt is cut into calls, or
     /// on threads. Throws UserError, with every state as it was: no tokens, a token outside the vocabulary,
-    /// more tokens than max_position_embeddings, a state of another configuration, one state twice, replayed
-    /// tokens that the sequence does not have.
+    /// more tokens than max_position_embeddings, a state of another configuration, one that a failed call
+    /// has left, one state twice, replayed tokens that the sequence does not have or whose windows are still
+    /// there, too few tokens before them, ranges that keep rows from a KV source or an Engram layer, a trace
+    /// of several requests.
     std::vector<std::vector<float>> forward(std::span<const Request> requests,
                                             const ForwardOptions& options = {}) const;
 

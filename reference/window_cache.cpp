@@ -14,6 +14,14 @@ namespace {
     throw UserError({std::move(what), std::move(where), std::move(expected), ""});
 }
 
+int64_t ring_slots(int64_t window_tokens, int64_t spare_tokens) {
+    constexpr int64_t most = int64_t{1} << 30;  // of both together, records of a page
+    if (window_tokens < 1 || window_tokens > most || spare_tokens < 0 || spare_tokens > most)
+        refuse(fmt::format("a window of {} tokens and {} spare ones", window_tokens, spare_tokens),
+               "WindowCache", fmt::format("1 to {} and 0 to {}", most, most));
+    return window_tokens + spare_tokens;
+}
+
 /// Copies a record between pages of one record type.
 void copy_record(const KvPage& from, const std::byte* source, int64_t from_slot, const KvPage& to,
                  std::byte* destination, int64_t to_slot) {
@@ -28,11 +36,11 @@ void copy_record(const KvPage& from, const std::byte* source, int64_t from_slot,
 
 WindowCache::WindowCache(const KvRecord& record, Quantizer quantizer, int64_t window_tokens,
                          int64_t spare_tokens)
-    : page_{record, KvPageLayout::planar, window_tokens + spare_tokens, 1},
+    : page_{record, KvPageLayout::planar, ring_slots(window_tokens, spare_tokens), 1},
       quantizer_(quantizer),
-      window_tokens_(window_tokens),
-      ring_(static_cast<size_t>(page_.page_bytes())) {
+      window_tokens_(window_tokens) {
     rule_for(quantizer, record, "WindowCache");
+    ring_.resize(static_cast<size_t>(page_.page_bytes()));
 }
 
 int64_t WindowCache::first() const {
@@ -44,7 +52,12 @@ void WindowCache::append(int64_t position, std::span<const Bf16> rows) {
     if (position < end_ || n * width != std::ssize(rows))
         refuse(fmt::format("{} values for positions from {}", rows.size(), position), "WindowCache::append",
                fmt::format("rows of {} channels from position {} on", width, end_));
-    if (position > end_) clear(position);
+    if (n == 0) return;
+    if (position > end_) {
+        empty_end_ = end_;
+        lost_end_ = first() < end_ ? position : lost_end_;
+        held_from_ = begun_at_ = end_ = position;
+    }
     // Of more rows than there are slots only the last ones stay.
     for (int64_t i = std::max<int64_t>(n - slots(), 0); i < n;) {
         const int64_t slot = (position + i) % slots(), run = std::min(n - i, slots() - slot);
@@ -65,20 +78,23 @@ void WindowCache::read(int64_t position, std::span<float> out) const {
 }
 
 bool WindowCache::can_truncate(int64_t end) const {
-    if (begun_at_ >= end) return end <= end_;
-    return end <= end_ && std::max(end - window_tokens_, begun_at_) >= held_from_;
+    if (end >= end_) return true;
+    if (end <= begun_at_) return end > lost_end_;
+    return std::max(end - window_tokens_, begun_at_) >= held_from_;
 }
 
 void WindowCache::truncate(int64_t end) {
-    if (begun_at_ >= end && end <= end_) return clear(end);
     if (!can_truncate(end))
-        refuse(fmt::format("truncating the window to {} tokens", end), "WindowCache::truncate",
-               fmt::format("at most {}, and no rows that have been overwritten", end_));
+        refuse(fmt::format("truncating a window of positions {} to {} to {} tokens", first(), end_, end),
+               "WindowCache::truncate", "a window whose rows are still there");
+    if (end >= end_) return;
     end_ = end;
+    if (end <= begun_at_) held_from_ = begun_at_ = empty_end_ = end_ = std::min(end, empty_end_);
 }
 
 void WindowCache::clear(int64_t end) {
-    held_from_ = begun_at_ = end_ = end;
+    held_from_ = begun_at_ = empty_end_ = end_ = end;
+    lost_end_ = -1;
 }
 
 std::vector<std::byte> WindowCache::saved() const {
@@ -99,7 +115,9 @@ void WindowCache::restore(int64_t first, int64_t end, std::span<const std::byte>
         copy_record(page, saved.data(), position % window_tokens_, page_, ring_.data(), position % slots());
     held_from_ = first;
     end_ = end;
-    begun_at_ = end - first < window_tokens_ ? first : 0;  // a full window may go back further
+    // A full window may go back further than its rows; of a short one it is not known what came before.
+    begun_at_ = empty_end_ = end - first == window_tokens_ ? 0 : first;
+    lost_end_ = begun_at_ == 0 || first == end ? begun_at_ - 1 : begun_at_;
 }
 
 }  // namespace touchstone
