@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "golden/case_hashes.h"
-#include "golden/case_text.h"
+#include "reference/registry/case_text.h"
 #include "reference/numerics/sums.h"
 
 namespace touchstone {

@@ -1,4 +1,4 @@
-#include "golden/case_text.h"
+#include "reference/registry/case_text.h"
 
 #include <fmt/format.h>
 
@@ -44,6 +44,11 @@ CaseText::CaseText(std::string_view text, std::string where) : text_(text), wher
     }
 }
 
+bool CaseText::has(std::string_view key) const {
+    return std::ranges::find(parameters_, key, &std::pair<std::string, std::string>::first) !=
+           parameters_.end();
+}
+
 std::string CaseText::take_text(std::string_view key) {
     const auto found = std::ranges::find(parameters_, key, &std::pair<std::string, std::string>::first);
     if (found == parameters_.end())
@@ -60,6 +65,15 @@ int64_t CaseText::take_integer(std::string_view key, int64_t low, int64_t high) 
     const bool digits = std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
     if (error != std::errc() || end != text.data() + text.size() || !digits || value < low || value > high)
         refuse(fmt::format("{}={}", key, text), fmt::format("a whole number from {} to {}", low, high));
+    return value;
+}
+
+double CaseText::take_real(std::string_view key, double low, double high) {
+    const std::string text = take_text(key);
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !(value >= low && value <= high))
+        refuse(fmt::format("{}={}", key, text), fmt::format("a number from {} to {}", low, high));
     return value;
 }
 

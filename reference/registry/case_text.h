@@ -18,10 +18,13 @@ class CaseText {
     CaseText(std::string_view text, std::string where);
 
     const std::string& name() const { return name_; }
+    bool has(std::string_view key) const;
     /// The value of `key`, which must be there.
     std::string take_text(std::string_view key);
     /// The value of `key` as a whole number in [low, high], written in digits alone.
     int64_t take_integer(std::string_view key, int64_t low, int64_t high);
+    /// The value of `key` as a decimal number in [low, high], e.g. 1e-20.
+    double take_real(std::string_view key, double low, double high);
     /// Throws UserError for the first key that nobody took.
     void require_all_taken() const;
     /// Throws UserError about this case: what is wrong, and what was expected.
