@@ -9,7 +9,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -44,8 +43,8 @@ std::string sha256(std::span<const std::byte> message) {
         k.push_back(fraction(std::cbrt(static_cast<long double>(n))));
         if (state.size() < 8) state.push_back(fraction(std::sqrt(static_cast<long double>(n))));
     }
-    std::vector<uint8_t> bytes(message.size());
-    std::memcpy(bytes.data(), message.data(), message.size());
+    std::vector<uint8_t> bytes;
+    for (std::byte byte : message) bytes.push_back(static_cast<uint8_t>(byte));
     bytes.push_back(0x80);
     while (bytes.size() % 64 != 56) bytes.push_back(0);
     for (int i = 7; i >= 0; --i) bytes.push_back(static_cast<uint8_t>(message.size() * 8 >> 8 * i));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -353,7 +354,7 @@ void block_scaled_panels(BlockSum sum, std::span<const float> a, std::span<const
                                    column_scales, accumulators.get() + row * panel_columns);
         }
         std::transform(accumulators.get(), accumulators.get() + count, accumulators.get(),
-                       with_canonical_nan);
+                       [](float x) { return with_canonical_nan(x); });
         store_tile(tile, accumulators.get(), columns, d);
     });
 }
@@ -369,18 +370,20 @@ struct ByteRowsOf {
 
     ByteRowsOf(std::span<const float> a, std::span<const float> a_scales)
         : bytes(a.size() * 4), scales(a_scales.begin(), a_scales.end()) {
-        for (size_t i = 0; i < a.size(); ++i) {
-            if (is_nan(a[i])) {
-                scales[i / block] = a[i];
-                continue;
+#pragma omp parallel for schedule(static)
+        for (size_t index = 0; index < scales.size(); ++index)
+            for (size_t i = 0; i < block; ++i) {
+                const float value = a[index * block + i];
+                if (is_nan(value)) {
+                    scales[index] = value;
+                    continue;
+                }
+                uint8_t* to = bytes.data() + index * ByteRows::block_bytes + i % 2 * (block / 2) + i / 2;
+                const int32_t units = static_cast<int32_t>(value * 512), magnitude = std::abs(units);
+                to[0] = static_cast<uint8_t>((units > 0) - (units < 0));
+                for (int byte = 0; byte < 3; ++byte)
+                    to[(1 + byte) * block] = static_cast<uint8_t>(magnitude >> 8 * byte);
             }
-            const size_t in_block = i % block, place = in_block % 2 * (block / 2) + in_block / 2;
-            uint8_t* to = bytes.data() + i / block * ByteRows::block_bytes + place;
-            const int32_t units = static_cast<int32_t>(a[i] * 512), magnitude = std::abs(units);
-            to[0] = static_cast<uint8_t>((units > 0) - (units < 0));
-            for (int byte = 0; byte < 3; ++byte)
-                to[(1 + byte) * block] = static_cast<uint8_t>(magnitude >> 8 * byte);
-        }
     }
 };
 

@@ -90,7 +90,7 @@ struct ScaledCodes {
 void pack_codes(const ScaledCodes& b, int64_t k, int64_t first_row, int64_t columns, int64_t first_k,
                 int64_t count, float* values, Isa isa = active_isa());
 
-/// The same product with a stored operand, read as it lies: a few rows go along its rows without decoding
+/// block_scaled_gemm with a stored operand: where that is faster it is read along its rows, without decoding
 /// panels. `a_scales` [rows, k / 32].
 void block_scaled_gemm(BlockSum sum, std::span<const float> a, std::span<const float> a_scales, int64_t rows,
                        const ScaledCodes& b, int64_t columns, int64_t k, std::span<float> d,
