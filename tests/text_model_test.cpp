@@ -1,7 +1,7 @@
 // The whole text model: however tokens come (one call, chunks, one by one, alone or in company, on any number
 // of threads), the same bits in every logit and every byte of state; what is refused. The contract's
-// section 3. With TOUCHSTONE_LONG_SWEEP: every length and many more chunkings, also of the model that the
-// released code was recorded with.
+// section 3. With TOUCHSTONE_LONG_SWEEP: more lengths and chunkings, also of the model that the released
+// code was recorded with.
 #include "reference/text_model.h"
 
 #include <doctest/doctest.h>
@@ -149,10 +149,13 @@ TEST_CASE("text model: prefill, chunks and decode give the same bits (narrow mod
     const int64_t count = long_sweep ? 300 : 131;
     std::vector<int64_t> lengths = range(1, 14);
     for (const int64_t length : {19, 20, 21, 24, 25, 63, 64, 65, 127, 128}) lengths.push_back(length);
-    if (long_sweep) lengths = range(1, count);
+    if (long_sweep) {
+        lengths = range(1, 140);
+        for (int64_t length = 150; length <= count; length += 10) lengths.push_back(length);
+    }
     for (const Arithmetic arithmetic : arithmetics) {
         INFO(arithmetic_name(arithmetic));
-        require_any_cutting(small::model(arithmetic), small::tokens(1, count), lengths, long_sweep ? 60 : 6);
+        require_any_cutting(small::model(arithmetic), small::tokens(1, count), lengths, long_sweep ? 30 : 6);
     }
 }
 
@@ -183,7 +186,7 @@ TEST_CASE("text model: prefill, chunks and decode give the same bits (recorded m
     for (const Arithmetic arithmetic : arithmetics) {
         INFO(arithmetic_name(arithmetic));
         const std::vector<int32_t> tokens = tiny::tokens(2, 300);
-        require_any_cutting(tiny::model(arithmetic), tokens, edges, 12);
+        require_any_cutting(tiny::model(arithmetic), tokens, edges, 6);
     }
 }
 
