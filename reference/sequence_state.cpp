@@ -100,7 +100,8 @@ void SequenceState::truncate(int64_t tokens) {
                                      rollback_tokens_),
                          "fork the state before drafting further"});
     for (WindowCache& window : windows_) window.truncate(tokens);
-    for (auto& [layer, source] : sources_) {
+    for (auto& entry : sources_) {
+        SourceState& source = entry.second;
         source.main.truncate(tokens / source.ratio);
         source.keys.truncate(tokens / source.ratio);
         if (source.ratio == 1) continue;

@@ -25,6 +25,7 @@
 #include "reference/numerics/total_order.h"
 #include "reference/quantize.h"
 #include "reference/top_k.h"
+#include "tests/small_model.h"
 
 using namespace touchstone;
 
@@ -319,6 +320,43 @@ void digest_sum_order() {
     digest.print("sum_order_text");
 }
 
+/// Everything that a sequence keeps.
+Digest state_digest(const SequenceState& state) {
+    Digest digest;
+    const auto add_bytes = [&](std::span<const std::byte> bytes) {
+        for (const std::byte byte : bytes) digest.add(static_cast<uint32_t>(byte));
+    };
+    for (int layer = 0; layer < state.layers(); ++layer) add_bytes(state.window(layer).saved());
+    for (const auto& [layer, source] : state.sources()) {
+        add_bytes(source.main.pages());
+        add_bytes(source.keys.pages());
+        digest.add_all(source.open.kv);
+        digest.add_all(source.open.score);
+    }
+    for (const int32_t id : state.engram_history()) digest.add(static_cast<uint32_t>(id));
+    return digest;
+}
+
+/// Ten layers of every mode: a prefill past window, top-k and pool, a chunk, five steps.
+void digest_text_model() {
+    const std::vector<int32_t> tokens = small::tokens(22, 41);
+    for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::hopper, Arithmetic::released_hopper}) {
+        const TextModel model = small::model(arithmetic);
+        SequenceState state(model.config());
+        Digest logits;
+        for (const size_t chunk : {27, 9, 1, 1, 1, 1, 1}) {
+            const Request request{&state,
+                                  std::span(tokens).subspan(static_cast<size_t>(state.tokens()), chunk)};
+            ForwardOptions options;
+            options.all_logits = true;
+            logits.add_all(model.forward({&request, 1}, options).front());
+        }
+        const std::string name(arithmetic_name(arithmetic));
+        logits.print("text model, logits, " + name);
+        state_digest(state).print("text model, state, " + name);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -341,4 +379,5 @@ int main(int argc, char** argv) {
     digest_linear_layers();
     digest_top_k();
     digest_pages();
+    digest_text_model();
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/same_bits.sh native|aarch64 SCRATCH_FOLDER [PROGRAM]: the arithmetic gives the same bits whatever built and runs
-# it. Compiles tests/numerics_digest.cpp with the numerics, linear layers, quantisers, cache layouts and top-k, and
-# compares what it prints with golden/numerics/digest.txt:
+# it. Compiles tests/numerics_digest.cpp with the numerics and the text model, and compares what it prints with
+# golden/numerics/digest.txt:
 #   native   g++ and clang++, each without optimisation and with -O3, on every instruction set of this CPU and with 1, 2
 #            and 7 threads; PROGRAM is a numerics_digest that is built already, compared too
 #   aarch64  a cross compiler, run by qemu: another architecture's fused multiply-add, NaN bits and libm
@@ -25,19 +25,24 @@ if [ -z "$arithmetic" ] || [ -z "$(flags_of avx512)" ]; then
     exit 2
 fi
 
-# No floats are added or rounded in the first: one optimisation level of them does for all.
-plain_sources=(reference/io/user_error.cpp reference/layout/kv_record.cpp reference/layout/kv_page.cpp
-    reference/numerics/isa.cpp reference/numerics/sum_order.cpp)
-sources=(reference/quantize.cpp reference/linear.cpp tests/numerics_digest.cpp reference/top_k.cpp)
+# No floats are summed in the first: one optimisation level of them does for all.
+plain_sources=(reference/io/user_error.cpp reference/layout/cache_layout.cpp reference/layout/kv_record.cpp
+    reference/layout/kv_page.cpp reference/model/layer_roles.cpp reference/model/synthetic_checkpoint.cpp
+    reference/model/weights.cpp reference/numerics/isa.cpp reference/numerics/sum_order.cpp)
+sources=(tests/numerics_digest.cpp)
 vector_sources=()
-for source in reference/numerics/*.cpp; do
+for source in reference/*.cpp reference/numerics/*.cpp; do
     case $source in
         *_vector.cpp) vector_sources+=("$source") ;;
+        */replay.cpp | */sampling.cpp | */sequence_state_file.cpp) ;; # not in the digest
         *) [[ " ${plain_sources[*]} " == *" $source "* ]] || sources+=("$source") ;;
     esac
 done
 
-compile_command() { printf '%s %s -std=c++20 -w -I. -fopenmp %s %s' "$launcher" "$1" "$arithmetic" "$2"; }
+# Sections that nothing calls are left out when linking, and so what only they call: files, JSON.
+compile_command() {
+    printf '%s %s -std=c++20 -w -I. -fopenmp -ffunction-sections %s %s' "$launcher" "$1" "$arithmetic" "$2"
+}
 
 # plan_sources FOLDER COMPILE_COMMAND SOURCE...: adds what compiles them into FOLDER to the list.
 plan_sources() {
@@ -77,7 +82,7 @@ compile() {
 
 # link NAME COMPILER FLAGS: 1 when an object is missing or the linker fails.
 link() {
-    $2 -fopenmp "$scratch/$1"/*.o "$scratch/plain-$2"/*.o -o "$scratch/$1/numerics_digest" $3 \
+    $2 -fopenmp -Wl,--gc-sections "$scratch/$1"/*.o "$scratch/plain-$2"/*.o -o "$scratch/$1/numerics_digest" $3 \
         2>"$scratch/errors.txt" && return
     head -n 5 "$scratch/errors.txt"
     printf 'FAILED    %s does not build\n' "$1"
@@ -160,8 +165,9 @@ aarch64() {
             'g++-aarch64-linux-gnu qemu-user-static'
         exit 77
     fi
-    # fmt's headers alone: the library of this machine is of another architecture.
-    mkdir -p "$scratch/include" && ln -sfn "$(fmt_headers)" "$scratch/include/fmt"
+    # Headers alone: the libraries of this machine are of another architecture.
+    mkdir -p "$scratch/include" && ln -sfn "$(headers_of fmt/format.h)" "$scratch/include/fmt" &&
+        ln -sfn "$(headers_of nlohmann/json.hpp)" "$scratch/include/nlohmann"
     flags="-O2 -DFMT_HEADER_ONLY -isystem $scratch/include $(limits_of g++)"
     plan aarch64 $compiler "$flags" scalar
     plan_plain $compiler "$flags"
@@ -173,10 +179,9 @@ aarch64() {
     done
 }
 
-# The folder of fmt's headers on this machine.
-fmt_headers() {
-    dirname "$(printf '#include <fmt/format.h>\n' | g++ -E -x c++ - | sed -n 's/^# 1 "\(.*\/fmt\/format\.h\)".*/\1/p' |
-        head -n 1)"
+# The folder of a header on this machine.
+headers_of() {
+    dirname "$(printf '#include <%s>\n' "$1" | g++ -std=c++20 -M -x c++ - | tr ' ' '\n' | grep "/$1\$" | head -n 1)"
 }
 
 mkdir -p "$scratch" && rm -f "$scratch/commands" || exit 2
