@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "reference/io/user_error.h"
 #include "reference/numerics/gemm.h"
+#include "reference/numerics/isa.h"
 #include "reference/numerics/sum_order.h"
+#include "reference/numerics/sums.h"
 
 namespace touchstone {
 
@@ -15,27 +18,79 @@ namespace {
 
 constexpr int64_t block = 32;
 
+/// Per e4m3 code: its value as bf16 (exact), and whether a scale 2^e moves its exponent (not of zeros and
+/// NaN).
+struct CodeAsBf16 {
+    uint16_t bits, scaled;
+};
+constexpr auto codes_as_bf16 = [] {
+    std::array<CodeAsBf16, 256> table{};
+    for (size_t code = 0; code < 256; ++code) {
+        const float value = to_float(E4m3{static_cast<uint8_t>(code)});
+        const bool number = value != 0 && !is_nan(value);
+        table[code] = {bf16_from_float(value).bits, static_cast<uint16_t>(number ? 0xFFFF : 0)};
+    }
+    return table;
+}();
+
+/// `count` elements from `first_k` on of a row, each bf16(code * scale). Under scale bytes 10 to 246 every
+/// product is a normal number, whose exponent is the sum of both.
+void dequantise(const Fp8Weight& weight, int64_t row, int64_t first_k, int64_t count, Bf16* out) {
+    const E4m3* codes = weight.codes.data() + row * weight.inputs;
+    const E8m0* scales = weight.scales.data() + row / block * (weight.inputs / block);
+    for (int64_t k = first_k, next; k < first_k + count; k = next) {
+        next = std::min(first_k + count, k / block * block + block);
+        const E8m0 scale = scales[k / block];
+        Bf16* to = out + (k - first_k);
+        if (scale.bits >= 10 && scale.bits <= 246) {
+            const uint16_t exponent = static_cast<uint16_t>((scale.bits - 127) * 128);
+            for (int64_t i = k; i < next; ++i) {
+                const CodeAsBf16 code = codes_as_bf16[codes[i].bits];
+                *to++ = Bf16{static_cast<uint16_t>(code.bits + (exponent & code.scaled))};
+            }
+        } else {
+            for (int64_t i = k; i < next; ++i)
+                *to++ = bf16_from_float(with_canonical_nan(to_float(codes[i]) * to_float(scale)));
+        }
+    }
+}
+
 /// Rows first_output .. of the weight, dequantised to bf16.
-class DequantizedPanels final : public PanelSource {
+class DequantisedPanels final : public PanelSource {
   public:
-    DequantizedPanels(const Fp8Weight& weight, int64_t first_output)
+    DequantisedPanels(const Fp8Weight& weight, int64_t first_output)
         : weight_(weight), first_output_(first_output) {}
     void pack(int64_t first_row, int64_t columns, int64_t first_k, int64_t count,
               float* values) const override {
-        for (int64_t column = 0; column < columns; ++column) {
-            const int64_t row = first_output_ + first_row + column;
-            const E4m3* codes = weight_.codes.data() + row * weight_.inputs + first_k;
-            const E8m0* scales = weight_.scales.data() + row / block * (weight_.inputs / block);
-            for (int64_t k = 0; k < count; ++k)
-                values[k * panel_columns + column] =
-                    to_float(bf16_from_float(to_float(codes[k]) * to_float(scales[(first_k + k) / block])));
+        std::vector<Bf16> decoded(static_cast<size_t>(columns * count));
+        const Bf16* rows[panel_columns];
+        for (int64_t j = 0; j < panel_columns; ++j) {
+            Bf16* row = decoded.data() + std::min(j, columns - 1) * count;
+            if (j < columns) dequantise(weight_, first_output_ + first_row + j, first_k, count, row);
+            rows[j] = row;
         }
+        gemm_kernels(active_isa()).pack_bf16(rows, count, values);
     }
 
   private:
     const Fp8Weight& weight_;
     int64_t first_output_;
 };
+
+/// What lanes_gemm gives, of one row: along the weight's rows, without panels.
+void dots(const Fp8Weight& weight, int64_t first_output, std::span<const Bf16> o, Lanes lanes,
+          std::span<float> sums) {
+    const SumsKernels& kernels = sums_kernels(active_isa());
+#pragma omp parallel
+    {
+        std::vector<Bf16> row(static_cast<size_t>(weight.inputs));
+#pragma omp for schedule(static)
+        for (size_t n = 0; n < sums.size(); ++n) {
+            dequantise(weight, first_output + static_cast<int64_t>(n), 0, weight.inputs, row.data());
+            sums[n] = kernels.dot_bf16(lanes, o.data(), row.data(), weight.inputs);
+        }
+    }
+}
 
 void require(bool holds, const Fp8Weight& weight, size_t o, int64_t rows, int64_t groups, size_t u) {
     if (holds) return;
@@ -72,8 +127,11 @@ void grouped_linear(Arithmetic arithmetic, std::span<const Bf16> o, int64_t rows
             for (int64_t d = 0; d < k; ++d)
                 group_o[static_cast<size_t>(row * k + d)] =
                     to_float(o[static_cast<size_t>((row * groups + group) * k + d)]);
-        const DequantizedPanels panels(weight, group * group_outputs);
-        if (arithmetic == Arithmetic::exact)
+        const DequantisedPanels panels(weight, group * group_outputs);
+        if (arithmetic == Arithmetic::exact && rows == 1)
+            dots(weight, group * group_outputs,
+                 o.subspan(static_cast<size_t>(group * k), static_cast<size_t>(k)), order.lanes, sums);
+        else if (arithmetic == Arithmetic::exact)
             lanes_gemm(group_o, rows, panels, group_outputs, k, order.lanes.count, sums);
         else
             chain_gemm(tensor_core_instruction("hopper.wgmma.bf16"), group_o, rows, panels, group_outputs, k,
