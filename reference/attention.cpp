@@ -96,7 +96,7 @@ std::vector<int32_t> select_rows(const AttentionContext& context, const LayerRol
     const ModelConfig& config = context.config;
     const int64_t visible = visible_groups(position, role.compress_ratio);
     const bool stale = context.released.stale_index_keys && run.rows == 1 && position > 0 &&
-                       role.mode == LayerMode::full && (position + 1) % role.compress_ratio != 0;
+                       (position + 1) % role.compress_ratio != 0;
     const int key_source = stale ? config.kv_source_layer_ids.back() : role.index_key_source;
     const KvCache& keys = run.state->source(key_source).keys;
     scores.resize(static_cast<size_t>(visible));
@@ -332,8 +332,10 @@ std::vector<NewWindowRows> attention_caches(const AttentionContext& context, con
         if (role.kv_source == role.layer) {
             const int64_t replayed =
                 std::clamp<int64_t>(run.state->tokens() - run.first_position, 0, run.rows);
-            append_compressed(context, role, weights, run_x.subspan(static_cast<size_t>(replayed * width)),
-                              run.first_position + replayed, *run.state, trace);
+            if (replayed < run.rows)
+                append_compressed(context, role, weights,
+                                  run_x.subspan(static_cast<size_t>(replayed * width)),
+                                  run.first_position + replayed, *run.state, trace);
         }
         const int64_t skipped = std::clamp<int64_t>(window_from - run.first_position, 0, run.rows);
         const int64_t n = run.rows - skipped, first = run.first_position + skipped;
