@@ -43,6 +43,19 @@ struct ReplayOptions {
     OutputFormat output;
 };
 
+/// touchstone op.
+struct OpOptions {
+    std::string name;
+    bool list = false;
+    bool describe = false;
+    std::string case_text;
+    std::string in;
+    std::string out;
+    std::string save_inputs;
+    std::string arithmetic;  ///< empty: exact
+    OutputFormat output;
+};
+
 /// touchstone gpu probe.
 struct GpuProbeOptions {
     int64_t steps = 100'000'000;  ///< per instruction and variant
@@ -69,6 +82,10 @@ struct GpuCublasOptions {
 int run_gpu_probe(const GpuProbeOptions& options);
 int run_gpu_check(const GpuCheckOptions& options);
 int run_gpu_cublas(const GpuCublasOptions& options);
+
+/// Writes its result to stdout and returns the exit code: 0, or 1 where a case is farther from truth than
+/// allowed. Throws UserError as below.
+int run_op(const OpOptions& options);
 
 /// Each writes its result to stdout, whole or not at all. Throws UserError for what the user can mend.
 void run_kv(const KvOptions& options);
