@@ -160,8 +160,7 @@ json result_json(const OpResult& result) {
 std::string result_text(const OpResult& result) {
     const OperatorInfo& info = *result.what.info;
     std::string text = case_text(info, result.what.parameters) + "\n";
-    text += fmt::format("{}\nArithmetic: {} (there are {})\n\n", info.equation, result.arithmetic,
-                        profiles_text(info));
+    text += fmt::format("{}\nArithmetic: {} ({})\n\n", info.equation, result.arithmetic, profiles_text(info));
     text += outputs_table(result).text();
     if (!result.against_truth.empty()) text += "\nAgainst truth\n" + truth_table(result.against_truth).text();
     return text + assumptions_text(result.assumptions);

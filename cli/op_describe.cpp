@@ -119,7 +119,7 @@ std::string profiles_text(const OperatorInfo& info) {
             others += fmt::format("; {} gives the bits of {}", arithmetic_name(arithmetic),
                                   arithmetic_name(profile));
     }
-    return text + others;
+    return info.profiles.size() == 1 ? "the same bits in exact, hopper and released_hopper" : text + others;
 }
 
 std::string shape_string(const std::vector<int64_t>& shape) {
