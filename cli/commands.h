@@ -87,6 +87,16 @@ struct RunOptions {
     bool drift = true;
     bool stale_index_keys = false;
     bool masked_rows_attended = false;
+/// touchstone op.
+struct OpOptions {
+    std::string name;
+    bool list = false;
+    bool describe = false;
+    std::string case_text;
+    std::string in;
+    std::string out;
+    std::string save_inputs;
+    std::string arithmetic;  ///< empty: exact
     OutputFormat output;
 };
 
@@ -116,6 +126,10 @@ struct GpuCublasOptions {
 int run_gpu_probe(const GpuProbeOptions& options);
 int run_gpu_check(const GpuCheckOptions& options);
 int run_gpu_cublas(const GpuCublasOptions& options);
+
+/// Writes its result to stdout and returns the exit code: 0, or 1 where a case is farther from truth than
+/// allowed. Throws UserError as below.
+int run_op(const OpOptions& options);
 
 /// Each writes its result to stdout, whole or not at all. Throws UserError for what the user can mend.
 void run_kv(const KvOptions& options);

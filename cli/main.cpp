@@ -234,6 +234,33 @@ void add_checkpoint_command(CLI::App& app, int& exit_code) {
         "Examples:\n"
         "  touchstone checkpoint make --config tiny --seed 1 --out small-checkpoint\n"
         "  touchstone checkpoint verify small-checkpoint --values");
+void add_op_command(CLI::App& app, int& exit_code) {
+    auto options = std::make_shared<OpOptions>();
+    CLI::App* command = app.add_subcommand(
+        "op", "Runs one operator of the model on a case's tensors or on those of a safetensors file");
+    command->add_option("name", options->name, "Operator, e.g. rms_norm");
+    command->add_flag("--list", options->list, "All operators");
+    command->add_flag("--describe", options->describe,
+                      "Parameters, tensors, rounding points, sums and default cases of NAME");
+    command->add_option("--case", options->case_text,
+                        "name(key=value,..,seed=7): makes its own inputs; with --in: parameters that are no "
+                        "extent of a tensor");
+    command->add_option("--in", options->in, "Safetensors file with the inputs under their names");
+    command->add_option("--out", options->out, "Write the outputs to this safetensors file");
+    command->add_option("--save-inputs", options->save_inputs,
+                        "Write the case's inputs to this safetensors file");
+    command->add_option(
+        "--arithmetic", options->arithmetic,
+        "exact (the default), hopper, released_hopper: bits; truth, ideal: in double, with and "
+        "without the model's roundings");
+    CLI::Option* json_flag =
+        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.op/1)");
+    command->add_flag("--csv", options->output.csv, "The table as CSV")->excludes(json_flag);
+    command->footer(
+        "Examples:\n"
+        "  touchstone op --describe sparse_attention\n"
+        "  touchstone op rms_norm --case 'rms_norm(rows=3,width=5120,seed=7)' --arithmetic exact");
+    command->callback([options, &exit_code] { exit_code = run_op(*options); });
 }
 
 void add_gpu_probe(CLI::App& gpu, int& exit_code) {
@@ -313,6 +340,7 @@ int main(int argc, char** argv) {
     add_run_command(app);
     int exit_code = 0;
     add_checkpoint_command(app, exit_code);
+    add_op_command(app, exit_code);
     add_gpu_command(app, exit_code);
     app.footer(
         "Every command has --help with examples, --json and --csv.\n"

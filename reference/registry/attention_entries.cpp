@@ -93,6 +93,7 @@ std::vector<OperatorInfo> attention_operators() {
     info.cases = {
         {"sparse_attention(entries=192,heads=4,head_dim=128)", ""},
         {"sparse_attention(entries=640,heads=2)", "the released list"},
+        {"sparse_attention(entries=640,head_dim=64)", ""},
         {"sparse_attention(entries=1,heads=2,head_dim=64)", "one entry"},
         {"sparse_attention(entries=127,heads=2,head_dim=64,fill=climbing)",
          "a last block that is not full; the maximum moves in every block"},

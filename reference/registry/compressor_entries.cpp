@@ -115,6 +115,7 @@ std::vector<OperatorInfo> compressor_operators() {
                    "zero rows, -0, NaN, scores that saturate the softmax"},
                   {"compressor(rows=5,ratio=1,first_position=127,hidden=512,channels=128)",
                    "ratio 1: no gate, nothing stays open"},
+                  {"compressor(rows=200,hidden=512)", ""},
                   {"compressor(rows=7,first_position=6,ratio=4,hidden=256,channels=64)", ""}};
     info.make_inputs = make;
     info.run = run;

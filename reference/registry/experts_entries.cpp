@@ -164,7 +164,7 @@ OperatorInfo routed_entry() {
     info.roundings = expert_roundings;
     info.sums = {SumOperator::expert_w1_w3, SumOperator::expert_w2};
     info.profiles = three_orders;
-    info.cases = {{"routed_expert(rows=3)", ""},
+    info.cases = {{"routed_expert(rows=32)", ""},
                   {"routed_expert(rows=4,hidden=256,width=96,fill=limits)",
                    "a row of zeros, one of -0, rows that reach both clamps"}};
     info.make_inputs = [](const CaseInputs& in) {
@@ -202,7 +202,7 @@ OperatorInfo shared_entry() {
     info.roundings = expert_roundings;
     info.sums = {SumOperator::shared_w1_w3, SumOperator::shared_w2};
     info.profiles = three_orders;
-    info.cases = {{"shared_expert(rows=3)", ""},
+    info.cases = {{"shared_expert(rows=32)", ""},
                   {"shared_expert(rows=4,hidden=256,width=96,fill=limits)",
                    "a row of zeros, one of -0, rows that reach both clamps"}};
     info.make_inputs = [](const CaseInputs& in) {
@@ -252,12 +252,13 @@ void judge_experts(const truth::Ledger& ledger, const Call& call) {
     const truth::Matrix x = matrix(call, "x", call["rows"]), weights = matrix(call, "weights", call["rows"]);
     const truth::Matrix shared = judged_shared(ledger, call, "shared_");
     truth::Matrix out = shared;
-    for (int64_t i = 0; i < call["rows"] * k; ++i) {
-        const truth::ExpertWeights expert =
-            dequantised(expert_of(call, call.in<int32_t>("chosen")[static_cast<size_t>(i)]));
-        out.row(i / k) +=
-            truth::expert(x.row(i / k), expert, truth::Vector::Constant(1, weights(i / k, i % k)),
-                          static_cast<double>(call.real("limit")), ledger);
+    for (int64_t id = 0; id < call["experts"]; ++id) {
+        const truth::ExpertWeights expert = dequantised(expert_of(call, id));
+        for (int64_t i = 0; i < call["rows"] * k; ++i)
+            if (call.in<int32_t>("chosen")[static_cast<size_t>(i)] == id)
+                out.row(i / k) +=
+                    truth::expert(x.row(i / k), expert, truth::Vector::Constant(1, weights(i / k, i % k)),
+                                  static_cast<double>(call.real("limit")), ledger);
     }
     put(call, "shared", shared);
     put(call, "out", out);
@@ -289,7 +290,7 @@ OperatorInfo experts_entry() {
     info.sums = {SumOperator::expert_w1_w3, SumOperator::expert_w2, SumOperator::shared_w1_w3,
                  SumOperator::shared_w2, SumOperator::expert_combine};
     info.profiles = three_orders;
-    info.cases = {{"experts(rows=4,hidden=128,width=64)", "ids in descending order: the sum ascends"},
+    info.cases = {{"experts(rows=32,hidden=256,width=64)", "ids in descending order: the sum ascends"},
                   {"experts(rows=3,experts=2,experts_per_token=2,hidden=64,width=32,fill=limits)",
                    "a row of zeros, one of -0, rows that reach both clamps"},
                   {"experts(rows=1,experts=1,experts_per_token=1,hidden=32,width=32)", "one expert"}};

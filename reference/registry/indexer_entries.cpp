@@ -72,7 +72,7 @@ OperatorInfo keys_entry() {
     info.roundings = {"the projection to bf16", "the normed key to bf16", "the rotated channels to bf16"};
     info.sums = {SumOperator::index_wk, SumOperator::rms_norm};
     info.profiles = two_orders;
-    info.cases = {{"index_keys(groups=5)", ""},
+    info.cases = {{"index_keys(groups=300)", ""},
                   {"index_keys(groups=3,first_group=524000,ratio=2)",
                    "group j stands at j * ratio, near 2^20: the angle's rounding shows"},
                   {"index_keys(groups=6,channels=64,head_dim=32,rope_dim=16,ratio=1,fill=limits)",
@@ -116,11 +116,11 @@ void judge_queries(const truth::Ledger& ledger, const Call& call) {
     const auto positions = call.in<int64_t>("positions");
     put(call, "queries",
         truth::rope(queries, call["head_dim"], {positions.begin(), positions.end()}, frequencies_of(call)));
-    const truth::Matrix projections = ledger.bf16(
-        truth::Matrix(matrix(call, "x", rows) * matrix(call, "weights_proj", call["heads"]).transpose()));
+    const truth::Matrix projections =
+        matrix(call, "x", rows) * matrix(call, "weights_proj", call["heads"]).transpose();
     put(call, "projections", projections);
     put(call, "weights",
-        ledger.bf16(truth::Matrix(projections * truth::index_weight_scale(call["heads"], call["head_dim"]))));
+        ledger.bf16(projections) * truth::index_weight_scale(call["heads"], call["head_dim"]));
 }
 
 OperatorInfo queries_entry() {
@@ -154,7 +154,7 @@ OperatorInfo queries_entry() {
         "queries by Q4i", "the projection to bf16", "the weight to bf16, exact at the released sizes"};
     info.sums = {SumOperator::index_wq_b, SumOperator::index_weights_proj};
     info.profiles = three_orders;
-    info.cases = {{"index_queries(rows=3,heads=4,q_rank=256,hidden=512)", ""},
+    info.cases = {{"index_queries(rows=64,heads=8,q_rank=1280,hidden=64)", ""},
                   {"index_queries(rows=2,heads=3,head_dim=32,rope_dim=16,q_rank=64,hidden=64)",
                    "a factor that is no power of two"},
                   {"index_queries(rows=6,heads=2,head_dim=64,rope_dim=64,q_rank=128,hidden=128,fill=limits)",
@@ -213,10 +213,16 @@ void judge_scores(const truth::Ledger& ledger, const Call& call) {
     const truth::Matrix query = unpacked(call.in<uint8_t>("codes"), call.in<E8m0>("scales"), heads, width);
     const truth::Matrix keys =
         unpacked(call.in<uint8_t>("key_codes"), call.in<E8m0>("key_scales"), visible, width);
-    const truth::IndexScores result = truth::index_scores(query.reshaped<Eigen::RowMajor>(1, heads * width),
-                                                          matrix(call, "weights", 1), keys, ledger);
-    put(call, "scores", result.scores);
-    put(call, "dot", result.dot);
+    const truth::Matrix q = query.reshaped<Eigen::RowMajor>(1, heads * width),
+                        weights = matrix(call, "weights", 1);
+    put(call, "dot", truth::index_scores(q, weights, keys, truth::Ledger::none()).dot);
+    // As truth::index_scores, but for the last rounding.
+    const truth::Matrix dot = truth::index_scores(q, weights, keys, ledger).dot;
+    truth::Matrix scores = truth::Matrix::Zero(1, visible);
+    for (int64_t head = 0; head < heads; ++head)
+        scores += ledger.bf16(
+            truth::Matrix(dot.middleCols(head * visible, visible).cwiseMax(0.0) * weights(0, head)));
+    put(call, "scores", scores);
 }
 
 OperatorInfo scores_entry() {
@@ -234,7 +240,7 @@ OperatorInfo scores_entry() {
                    {"weights", "BF16", "[heads]", "of the heads"},
                    {"key_codes", "U8", "[keys, head_dim / 2]", "packed e2m1 of the keys"},
                    {"key_scales", "F8_E8M0", "[keys, head_dim / 32]", "their scales"}};
-    info.outputs = {tolerated(0.02, {"scores", "F32", "[visible]", "bf16 values"}),
+    info.outputs = {tolerated(0.01, {"scores", "F32", "[visible]", "bf16 values"}),
                     tolerated(0.01, {"dot", "BF16", "[heads, visible]", "q . k"})};
     info.roundings = {"q . k to bf16", "the weighted dot to bf16", "the sum over heads to bf16"};
     info.sums = {SumOperator::index_dot, SumOperator::index_head_sum};
