@@ -79,14 +79,16 @@ std::vector<Bf16> random_rows(int64_t count, uint64_t stream) {
 }
 
 /// A state that has seen `context` tokens: random rows in every cache that the layer reads.
-SequenceState state_with_context(const ModelConfig& config, const LayerRole& role, int64_t context) {
+/// Where another layer is the source, it has appended the rows of the call as well.
+SequenceState state_with_context(const ModelConfig& config, const LayerRole& role, int64_t context,
+                                 int64_t call_rows) {
     SequenceState state(config);
     const int64_t window = config.sliding_window, dim = config.head_dim;
     state.window(role.layer).clear(context - window);
     state.window(role.layer).append(context - window, random_rows(window * dim, 1));
     if (role.kv_source >= 0) {
         SourceState& source = state.source(role.kv_source);
-        const int64_t rows = context / source.ratio;
+        const int64_t rows = (context + (role.kv_source == role.layer ? 0 : call_rows)) / source.ratio;
         source.main.append(random_rows(rows * dim, 2));
         source.keys.append(random_rows(rows * config.index_head_dim, 3));
     }
@@ -145,7 +147,7 @@ void released_layer(benchmark::State& bench, Arithmetic arithmetic, int layer) {
     const RopeTable main_table = main_rope_table(config), compress_table = compress_rope_table(config);
     const AttentionContext context{config, arithmetic, {}, nullptr, main_table, compress_table};
     const int64_t rows = bench.range(0), tokens = bench.range(1);
-    const SequenceState before = state_with_context(config, role, tokens);
+    const SequenceState before = state_with_context(config, role, tokens, rows);
     const LayerWeights layer_weights = weights.layer(layer);
     const std::vector<Bf16> h = random_rows(rows * config.hc_mult * config.hidden_size, 4);
     for (auto _ : bench) {
