@@ -102,7 +102,7 @@ void sinkhorn(std::span<float> a, int64_t n, int iterations, float eps) {
         normalise(a, n, eps, false);
         normalise(a, n, eps, true);
     }
-    std::transform(a.begin(), a.end(), a.begin(), with_canonical_nan);
+    for (float& value : a) value = with_canonical_nan(value);
 }
 
 void collapse(std::span<const Bf16> h, int64_t rows, std::span<const float> pre, std::span<Bf16> y) {
@@ -122,7 +122,8 @@ void collapse(std::span<const Bf16> h, int64_t rows, std::span<const float> pre,
                 for (int64_t d = 0; d < width; ++d)
                     sums[static_cast<size_t>(d)] += factor * to_float(stream[d]);
             }
-            std::transform(sums.begin(), sums.end(), y.begin() + row * width, bf16_from_float);
+            std::transform(sums.begin(), sums.end(), y.begin() + row * width,
+                           [](float sum) { return bf16_from_float(sum); });
         }
     }
 }
