@@ -202,6 +202,29 @@ TEST_CASE("sequence state: dropping windows keeps all but windows") {
     CHECK_FALSE(same_bits(run(model, dropped, rest), run(model, go_on, rest)));
 }
 
+TEST_CASE("sequence state: what a sequence does not hold plays no part (poison of an earlier one, K06)") {
+    const TextModel model = small::model(Arithmetic::exact);
+    const std::vector<int32_t> tokens = small::tokens(14, 30);
+    SequenceState clean(small::config()), poisoned(small::config());
+    const std::vector<Bf16> nan(70 * 32, Bf16{0x7FC0});
+    for (int layer = 0; layer < poisoned.layers(); ++layer) {
+        poisoned.window(layer).append(0, nan);
+        poisoned.window(layer).clear(0);
+    }
+    for (const auto& entry : poisoned.sources())
+        for (KvCache SourceState::*cache : {&SourceState::main, &SourceState::keys}) {
+            (poisoned.source(entry.first).*cache).append(nan);
+            (poisoned.source(entry.first).*cache).truncate(0);
+        }
+    REQUIRE(poisoned == clean);
+    for (const size_t chunk : {5, 1, 24}) {
+        const std::span<const int32_t> next =
+            std::span(tokens).subspan(static_cast<size_t>(clean.tokens()), chunk);
+        REQUIRE(same_bits(run(model, poisoned, next), run(model, clean, next)));
+        REQUIRE(poisoned == clean);
+    }
+}
+
 TEST_CASE("sequence state: equality sees every byte") {
     const TextModel model = small::model(Arithmetic::exact);
     const SequenceState state = state_after(model, small::tokens(10, 31));
