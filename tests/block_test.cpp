@@ -99,9 +99,10 @@ TEST_CASE(
             twin.choices_that_differ().empty() ? "none" : twin.choices_that_differ().front();
         CAPTURE(first_choice);
         CHECK(twin.choices_that_differ().empty());
-        CHECK(twin.choices_compared() == 77 * 10 + 77 * 5 - 2);  // position 0 has no ratio-2 rows
+        CHECK(twin.choices_compared() == 77 * (10 + 4 + 1));  // experts, selections, the pool
         // A sum in another order moves a bf16 over a rounding boundary now and then; behind fp8 activations
-        // that is a code's step. fp32 tensors differ everywhere, in their last bits but for that.
+        // that is a code's step in all outputs of the row, and in a window row in the 48 queries that see it.
+        // fp32 tensors differ everywhere, in their last bits but for that.
         for (const char* name : {"attn.x", "attn.qr", "attn.window_kv", "attn.compressed_kv", "attn.out",
                                  "attn.wo_a_out", "x_mid", "ffn.x", "ffn.out", "x_out", "engram.kv"}) {
             const TwinDifference d = twin.of(name);
@@ -109,8 +110,8 @@ TEST_CASE(
                                                   d.elements, d.of_rms);
             INFO(shown);
             CHECK(d.elements > 0);
-            CHECK(static_cast<double>(d.differing) <= 0.01 * static_cast<double>(d.elements));
-            CHECK(d.of_rms <= 0.1);
+            CHECK(static_cast<double>(d.differing) <= 0.03 * static_cast<double>(d.elements));
+            CHECK(d.of_rms <= 0.3);
         }
         for (const char* name : {"hc_attn.mixes", "hc_attn.comb", "hc_ffn.mixes", "hc_ffn.comb",
                                  "hc_attn.pre", "hc_ffn.pre", "pre_out", "ffn.gate_scores", "engram.gate"}) {
@@ -119,7 +120,7 @@ TEST_CASE(
             INFO(shown);
             CHECK(d.elements > 0);
             CHECK(d.differing > 0);
-            CHECK(d.of_rms <= 5e-3);
+            CHECK(d.of_rms <= 2e-2);
         }
     }
 }
