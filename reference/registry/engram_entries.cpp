@@ -27,6 +27,29 @@ const truth::EngramHash& truth_hash(size_t layer_index) {
     return hashes.at(layer_index);
 }
 
+void make_ids(const CaseInputs& in) {
+    constexpr int32_t published[] = {5, 17, 99, 1234, 99091};
+    for (const char* slot : {"ids", "past"})
+        for (size_t i = 0; i < in.at<int32_t>(slot).size(); ++i) {
+            const uint32_t word = in.random(slot).word(i);
+            int32_t id = static_cast<int32_t>(word % 99092);
+            if (in.fill_is("published")) id = published[i % std::size(published)];
+            if (in.fill_is("dead")) id = word % 4 == 0 ? engram_dead : 99091 - static_cast<int32_t>(word % 3);
+            in.at<int32_t>(slot)[i] = id;
+        }
+}
+
+void judge_ids(const truth::Ledger&, const Call& call) {
+    const auto past = call.in<int32_t>("past"), ids = call.in<int32_t>("ids");
+    std::vector<int64_t> history(past.begin(), past.end());
+    history.insert(history.end(), ids.begin(), ids.end());
+    const auto rows = truth::engram_row_ids(history, call["tokens"], released_hash().heads, call["pad"],
+                                            truth_hash(static_cast<size_t>(call["layer_index"])));
+    auto out = call.out<double>("row_ids").begin();
+    for (const std::vector<int64_t>& row : rows)
+        for (const int64_t id : row) *out++ = static_cast<double>(id);
+}
+
 OperatorInfo row_ids_entry() {
     OperatorInfo info;
     info.name = "engram_row_ids";
@@ -50,34 +73,14 @@ OperatorInfo row_ids_entry() {
                   {"engram_row_ids(tokens=16,history=2,fill=dead)",
                    "image positions: nothing is looked at across them; the largest ids"},
                   {"engram_row_ids(tokens=1,history=7)", "decode: the last of a long history"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        constexpr int32_t published[] = {5, 17, 99, 1234, 99091};
-        for (const char* slot : {"ids", "past"})
-            for (size_t i = 0; i < in.at<int32_t>(slot).size(); ++i) {
-                const uint32_t word = in.random(slot).word(i);
-                int32_t id = static_cast<int32_t>(word % 99092);
-                if (in.fill_is("published")) id = published[i % std::size(published)];
-                if (in.fill_is("dead"))
-                    id = word % 4 == 0 ? engram_dead : 99091 - static_cast<int32_t>(word % 3);
-                in.at<int32_t>(slot)[i] = id;
-            }
-    };
+    info.make_inputs = make_ids;
     info.run = [](Arithmetic, const Call& call) {
         const std::vector<int64_t> rows = engram_row_ids(
             released_hash(), static_cast<size_t>(call["layer_index"]), static_cast<int32_t>(call["pad"]),
             call.in<int32_t>("past"), call.in<int32_t>("ids"));
         std::ranges::copy(rows, call.out<int64_t>("row_ids").begin());
     };
-    info.judge = [](const truth::Ledger&, const Call& call) {
-        const auto past = call.in<int32_t>("past"), ids = call.in<int32_t>("ids");
-        std::vector<int64_t> history(past.begin(), past.end());
-        history.insert(history.end(), ids.begin(), ids.end());
-        const auto rows = truth::engram_row_ids(history, call["tokens"], released_hash().heads, call["pad"],
-                                                truth_hash(static_cast<size_t>(call["layer_index"])));
-        auto out = call.out<double>("row_ids").begin();
-        for (const std::vector<int64_t>& row : rows)
-            for (const int64_t id : row) *out++ = static_cast<double>(id);
-    };
+    info.judge = judge_ids;
     return info;
 }
 
@@ -123,6 +126,13 @@ truth::Matrix looked_up(const truth::Ledger& ledger, const Call& call, std::stri
     return ledger.bf16(rows);
 }
 
+void make_lookup(const CaseInputs& in) {
+    make_table(in, "row_ids");
+    if (!in.fill_is("scales")) return;
+    for (size_t i = 0; i < in.at<E8m0>("table_scales").size(); ++i)
+        in.at<E8m0>("table_scales")[i] = {static_cast<uint8_t>(i % 2 == 0 ? i / 2 % 12 : 255 - i / 2 % 12)};
+}
+
 OperatorInfo lookup_entry() {
     OperatorInfo info;
     info.name = "engram_lookup";
@@ -142,13 +152,7 @@ OperatorInfo lookup_entry() {
                   {"engram_lookup(ids=40,table_rows=37,head_dim=64,fill=scales)",
                    "scale bytes 0 to 255: subnormals, overflow, NaN"},
                   {"engram_lookup(ids=0,table_rows=1,head_dim=32)", "no rows"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        make_table(in, "row_ids");
-        if (!in.fill_is("scales")) return;
-        for (size_t i = 0; i < in.at<E8m0>("table_scales").size(); ++i)
-            in.at<E8m0>("table_scales")[i] = {
-                static_cast<uint8_t>(i % 2 == 0 ? i / 2 % 12 : 255 - i / 2 % 12)};
-    };
+    info.make_inputs = make_lookup;
     info.run = [](Arithmetic, const Call& call) {
         std::ranges::copy(engram_lookup(call.in<int64_t>("row_ids"), table_of(call), call["head_dim"]),
                           call.out<Bf16>("rows").begin());
@@ -196,6 +200,22 @@ void judge_engram(const truth::Ledger& ledger, const Call& call) {
     put(call, "h_out", truth::engram_update(h, gate, kv.rightCols(hidden)));
 }
 
+void make_engram(const CaseInputs& in) {
+    make_table(in, "row_ids");
+    fill_fp8_weight(in, "wkv", "wkv_scale");
+    fill_normal<Bf16>(in, "q_weight");
+    fill_normal<Bf16>(in, "k_weight");
+    fill_normal<Bf16>(in, "h");
+    if (!in.fill_is("dead")) return;
+    const int64_t row = in["streams"] * in["hidden"];
+    for (int64_t t = 0; t < in["tokens"]; ++t) {
+        in.at<uint8_t>("dead")[static_cast<size_t>(t)] = t % 2 == 1 ? 1 : 0;
+        if (t < 2)
+            std::fill_n(in.at<Bf16>("h").begin() + t * row, row,
+                        Bf16{static_cast<uint16_t>(t == 0 ? 0x0000 : 0x8000)});
+    }
+}
+
 OperatorInfo engram_entry() {
     OperatorInfo info;
     info.name = "engram";
@@ -234,21 +254,7 @@ OperatorInfo engram_entry() {
                    "poison in rows that nobody asks for"},
                   {"engram(tokens=4,hidden=33,columns=3,table_rows=20,head_dim=32,fill=dead)",
                    "image positions keep their bits, -0 too; streams of zeros: the gate at 0.5"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        make_table(in, "row_ids");
-        fill_fp8_weight(in, "wkv", "wkv_scale");
-        fill_normal<Bf16>(in, "q_weight");
-        fill_normal<Bf16>(in, "k_weight");
-        fill_normal<Bf16>(in, "h");
-        if (!in.fill_is("dead")) return;
-        const int64_t row = in["streams"] * in["hidden"];
-        for (int64_t t = 0; t < in["tokens"]; ++t) {
-            in.at<uint8_t>("dead")[static_cast<size_t>(t)] = t % 2 == 1 ? 1 : 0;
-            if (t < 2)
-                std::fill_n(in.at<Bf16>("h").begin() + t * row, row,
-                            Bf16{static_cast<uint16_t>(t == 0 ? 0x0000 : 0x8000)});
-        }
-    };
+    info.make_inputs = make_engram;
     info.run = run_engram;
     info.judge = judge_engram;
     return info;

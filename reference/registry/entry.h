@@ -43,7 +43,7 @@ void fill_with(const CaseInputs& inputs, std::string_view slot, Filler filler);
 void fill_bytes(const CaseInputs& inputs, std::string_view slot);
 /// Scales 2^(lowest - 127) and three octaves up.
 void fill_scales(const CaseInputs& inputs, std::string_view slot, uint8_t lowest);
-/// A block-scaled weight of about `magnitude` = 2^exponent per element: codes and scales.
+/// A block-scaled weight, codes and scales, of about 2^-6 per element.
 void fill_fp8_weight(const CaseInputs& inputs, std::string_view codes, std::string_view scales);
 void fill_fp4_weight(const CaseInputs& inputs, std::string_view codes, std::string_view scales);
 /// What activations must bear, row after row: a row of zeros, one of -0, one whose blocks end at 448 and 6

@@ -221,13 +221,13 @@ OperatorInfo shared_entry() {
 
 RoutedExpertWeights expert_of(const Call& call, int64_t id) {
     const int64_t d = call["hidden"], i = call["width"];
-    const auto part = [id, &call](auto all, const char*) {
+    const auto part = [id, &call](auto all) {
         const size_t size = all.size() / static_cast<size_t>(call["experts"]);
         return all.subspan(static_cast<size_t>(id) * size, size);
     };
     const auto weight = [&](const char* name, int64_t outputs, int64_t inputs) {
-        return Fp4Weight{name, outputs, inputs, part(call.in<uint8_t>(name), name),
-                         part(call.in<E8m0>(std::string(name) + "_scale"), name)};
+        return Fp4Weight{name, outputs, inputs, part(call.in<uint8_t>(name)),
+                         part(call.in<E8m0>(std::string(name) + "_scale"))};
     };
     return {weight("w1", i, d), weight("w2", d, i), weight("w3", i, d)};
 }

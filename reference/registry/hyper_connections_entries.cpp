@@ -88,6 +88,14 @@ OperatorInfo mix_entry() {
     return info;
 }
 
+void make_sinkhorn(const CaseInputs& in) {
+    fill_normal<float>(in, "a", 2);
+    if (!in.fill_is("limits")) return;
+    const auto size = static_cast<size_t>(in["streams"] * in["streams"]);
+    for (size_t i = 0; i < in.at<float>("a").size(); ++i)
+        in.at<float>("a")[i] *= i / size % 2 == 0 ? 0.0f : 40.0f;
+}
+
 OperatorInfo sinkhorn_entry() {
     OperatorInfo info;
     info.name = "sinkhorn";
@@ -105,13 +113,7 @@ OperatorInfo sinkhorn_entry() {
     info.cases = {{"sinkhorn(rows=16)", ""},
                   {"sinkhorn(rows=16,fill=limits)", "equal logits; logits so far apart that eps decides"},
                   {"sinkhorn(rows=4,streams=3,iterations=1)", "no step after the first columns"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        fill_normal<float>(in, "a", 2);
-        if (!in.fill_is("limits")) return;
-        const auto size = static_cast<size_t>(in["streams"] * in["streams"]);
-        for (size_t i = 0; i < in.at<float>("a").size(); ++i)
-            in.at<float>("a")[i] *= i / size % 2 == 0 ? 0.0f : 40.0f;
-    };
+    info.make_inputs = make_sinkhorn;
     info.run = [](Arithmetic, const Call& call) {
         std::ranges::copy(call.in<float>("a"), call.out<float>("comb").begin());
         const auto size = static_cast<size_t>(call["streams"] * call["streams"]);
@@ -184,6 +186,20 @@ OperatorInfo collapse_entry() {
     return info;
 }
 
+void make_expand(const CaseInputs& in) {
+    fill_normal<Bf16>(in, "h");
+    fill_normal<Bf16>(in, "y");
+    fill_normal<float>(in, "post");
+    fill_normal<float>(in, "comb");
+    if (!in.fill_is("identity")) return;
+    std::ranges::fill(in.at<float>("post"), 0.0f);
+    const int64_t n = in["streams"];
+    for (size_t i = 0; i < in.at<float>("comb").size(); ++i) {
+        const int64_t at = static_cast<int64_t>(i) % (n * n);
+        in.at<float>("comb")[i] = at / n == at % n ? 1.0f : 0.0f;
+    }
+}
+
 OperatorInfo expand_entry() {
     OperatorInfo info;
     info.name = "expand";
@@ -203,19 +219,7 @@ OperatorInfo expand_entry() {
         {"expand(rows=3,hidden=640)", "an asymmetric comb: its transpose gives other values"},
         {"expand(rows=2,hidden=64,fill=identity)", "post 0 and comb the identity: h itself but for -0"},
         {"expand(rows=4,streams=1,hidden=1)", "one copy of one channel"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        fill_normal<Bf16>(in, "h");
-        fill_normal<Bf16>(in, "y");
-        fill_normal<float>(in, "post");
-        fill_normal<float>(in, "comb");
-        if (!in.fill_is("identity")) return;
-        std::ranges::fill(in.at<float>("post"), 0.0f);
-        const int64_t n = in["streams"];
-        for (size_t i = 0; i < in.at<float>("comb").size(); ++i) {
-            const int64_t at = static_cast<int64_t>(i) % (n * n);
-            in.at<float>("comb")[i] = at / n == at % n ? 1.0f : 0.0f;
-        }
-    };
+    info.make_inputs = make_expand;
     info.run = [](Arithmetic, const Call& call) {
         expand(call.in<Bf16>("y"), call.in<Bf16>("h"), call["rows"], call.in<float>("post"),
                call.in<float>("comb"), call.out<Bf16>("out"));

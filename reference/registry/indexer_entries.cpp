@@ -123,6 +123,19 @@ void judge_queries(const truth::Ledger& ledger, const Call& call) {
         ledger.bf16(projections) * truth::index_weight_scale(call["heads"], call["head_dim"]));
 }
 
+void make_queries(const CaseInputs& in) {
+    fill_normal<Bf16>(in, "qr");
+    fill_normal<Bf16>(in, "x");
+    fill_fp8_weight(in, "wq_b", "wq_b_scale");
+    fill_normal<Bf16>(in, "weights_proj", 0x1p-5f);
+    for (size_t i = 0; i < in.at<int64_t>("positions").size(); ++i)
+        in.at<int64_t>("positions")[i] =
+            i % 2 == 0 ? static_cast<int64_t>(i) * 127 : 1'048'575 - static_cast<int64_t>(i);
+    if (!in.fill_is("limits")) return;
+    put_limit_rows(in.at<Bf16>("qr"), in["q_rank"]);
+    put_limit_rows(in.at<Bf16>("x"), in["hidden"]);
+}
+
 OperatorInfo queries_entry() {
     OperatorInfo info;
     info.name = "index_queries";
@@ -159,18 +172,7 @@ OperatorInfo queries_entry() {
                    "a factor that is no power of two"},
                   {"index_queries(rows=6,heads=2,head_dim=64,rope_dim=64,q_rank=128,hidden=128,fill=limits)",
                    "zero rows, -0, NaN"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        fill_normal<Bf16>(in, "qr");
-        fill_normal<Bf16>(in, "x");
-        fill_fp8_weight(in, "wq_b", "wq_b_scale");
-        fill_normal<Bf16>(in, "weights_proj", 0x1p-5f);
-        for (size_t i = 0; i < in.at<int64_t>("positions").size(); ++i)
-            in.at<int64_t>("positions")[i] =
-                i % 2 == 0 ? static_cast<int64_t>(i) * 127 : 1'048'575 - static_cast<int64_t>(i);
-        if (!in.fill_is("limits")) return;
-        put_limit_rows(in.at<Bf16>("qr"), in["q_rank"]);
-        put_limit_rows(in.at<Bf16>("x"), in["hidden"]);
-    };
+    info.make_inputs = make_queries;
     info.run = run_queries;
     info.judge = judge_queries;
     return info;
@@ -225,6 +227,20 @@ void judge_scores(const truth::Ledger& ledger, const Call& call) {
     put(call, "scores", scores);
 }
 
+void make_scores(const CaseInputs& in) {
+    for (const char* codes : {"codes", "key_codes"}) fill_bytes(in, codes);
+    for (const char* scales : {"scales", "key_scales"}) fill_scales(in, scales, 124);
+    fill_normal<Bf16>(in, "weights", 0x1p-6f);
+    const auto codes = in.at<uint8_t>("key_codes");
+    const auto scales = in.at<E8m0>("key_scales");
+    const size_t row = static_cast<size_t>(in["head_dim"] / 2), blocks = row / 16;
+    if (in.fill_is("ties"))
+        for (size_t i = 0; i < codes.size(); ++i)
+            codes[i] = i / row % 3 == 0 ? uint8_t{0x80} : codes[i % row];
+    for (size_t key = static_cast<size_t>(in["visible"]); key < static_cast<size_t>(in["keys"]); ++key)
+        std::fill_n(scales.begin() + static_cast<int64_t>(key * blocks), blocks, E8m0{255});
+}
+
 OperatorInfo scores_entry() {
     OperatorInfo info;
     info.name = "index_scores";
@@ -254,19 +270,7 @@ OperatorInfo scores_entry() {
         {"index_scores(keys=48,visible=47,heads=32,fill=ties)",
          "scores of exact zeros from ReLU, negative weights, equal keys"},
         {"index_scores(keys=1,visible=0,heads=1,head_dim=32)", "nothing visible"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        for (const char* codes : {"codes", "key_codes"}) fill_bytes(in, codes);
-        for (const char* scales : {"scales", "key_scales"}) fill_scales(in, scales, 124);
-        fill_normal<Bf16>(in, "weights", 0x1p-6f);
-        const auto codes = in.at<uint8_t>("key_codes");
-        const auto scales = in.at<E8m0>("key_scales");
-        const size_t row = static_cast<size_t>(in["head_dim"] / 2), blocks = row / 16;
-        if (in.fill_is("ties"))
-            for (size_t i = 0; i < codes.size(); ++i)
-                codes[i] = i / row % 3 == 0 ? uint8_t{0x80} : codes[i % row];
-        for (size_t key = static_cast<size_t>(in["visible"]); key < static_cast<size_t>(in["keys"]); ++key)
-            std::fill_n(scales.begin() + static_cast<int64_t>(key * blocks), blocks, E8m0{255});
-    };
+    info.make_inputs = make_scores;
     info.run = run_scores;
     info.judge = judge_scores;
     return info;

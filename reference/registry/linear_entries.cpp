@@ -110,6 +110,26 @@ void put_zero_blocks(std::span<Code> codes, std::span<E8m0> scales, int64_t code
     }
 }
 
+void make_fp8(const CaseInputs& in) {
+    fill_normal<Bf16>(in, "x", in.fill_is("extreme_scales") ? 0x1p-14f : 1.0f);
+    fill_fp8_weight(in, "weight", "scale");
+    const auto codes = in.at<E4m3>("weight");
+    const auto scales = in.at<E8m0>("scale");
+    if (in.fill_is("extreme_scales"))
+        for (size_t i = 0; i < scales.size(); ++i)
+            scales[i] = {static_cast<uint8_t>(i % 2 == 0 ? i % 3 : 247 + i % 3)};
+    if (!in.fill_is("limits")) return;
+    put_limit_rows(in.at<Bf16>("x"), in["inputs"]);
+    // The first tile of each row of tiles: codes +-0 under extreme scales.
+    for (int64_t n = 0; n < in["outputs"]; ++n) {
+        scales[static_cast<size_t>(n / 32 * (in["inputs"] / 32))] = {
+            static_cast<uint8_t>(n / 32 % 2 == 0 ? 0 : 246)};
+        for (int64_t k = 0; k < 32; ++k)
+            codes[static_cast<size_t>(n * in["inputs"] + k)] = {
+                static_cast<uint8_t>(k % 2 == 0 ? 0x00 : 0x80)};
+    }
+}
+
 OperatorInfo linear_fp8_entry() {
     const std::vector<std::string> sums{"wq_a",       "wq_b",         "wkv",       "wo_b",
                                         "index_wq_b", "shared_w1_w3", "shared_w2", "engram_wkv"};
@@ -122,22 +142,12 @@ OperatorInfo linear_fp8_entry() {
     info.inputs.push_back({"weight", "F8_E4M3", "[outputs, inputs]", "codes, as the checkpoint has them"});
     info.inputs.push_back({"scale", "F8_E8M0", "[(outputs + 31) / 32, inputs / 32]", "a scale per tile"});
     info.cases = linear_cases("linear_fp8", sums, 32);
-    info.make_inputs = [](const CaseInputs& in) {
-        fill_normal<Bf16>(in, "x");
-        fill_fp8_weight(in, "weight", "scale");
-        if (!in.fill_is("limits")) return;
-        put_limit_rows(in.at<Bf16>("x"), in["inputs"]);
-        // The first tile of each row of tiles: codes +-0 under extreme scales.
-        const int64_t tiles = in["inputs"] / 32;
-        const auto codes = in.at<E4m3>("weight");
-        const auto scales = in.at<E8m0>("scale");
-        for (int64_t n = 0; n < in["outputs"]; ++n) {
-            scales[static_cast<size_t>(n / 32 * tiles)] = {static_cast<uint8_t>(n / 32 % 2 == 0 ? 0 : 246)};
-            for (int64_t k = 0; k < 32; ++k)
-                codes[static_cast<size_t>(n * in["inputs"] + k)] = {
-                    static_cast<uint8_t>(k % 2 == 0 ? 0x00 : 0x80)};
-        }
-    };
+    info.parameters.back().choices.push_back("extreme_scales");
+    info.cases.push_back(
+        {"linear_fp8(rows=2,outputs=40,inputs=128,fill=extreme_scales)",
+         "scale bytes 0 to 2 and 247 to 249 under codes that are not zero: no exact bf16, hopper refuses",
+         {Arithmetic::exact, Arithmetic::released_hopper}});
+    info.make_inputs = make_fp8;
     info.run = [](Arithmetic arithmetic, const Call& call) {
         const Fp8Weight weight = fp8_weight(call, "weight", "scale", call["outputs"], call["inputs"]);
         linear_fp8(arithmetic, named_sum(call), call.in<Bf16>("x"), call["rows"], weight,

@@ -105,7 +105,7 @@ struct CaseInputs {
 struct OperatorCase {
     std::string text;   ///< `name(key=value,..)`; parameters that are left out have their defaults
     std::string limit;  ///< the fault or edge that it trips; empty for an ordinary case
-    std::vector<Arithmetic> profiles = {};  ///< that it runs in; empty: all that the operator has
+    std::vector<Arithmetic> profiles = {};  ///< that it runs in, the others refuse it; empty: all
 };
 
 struct OperatorInfo {

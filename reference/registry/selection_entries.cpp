@@ -122,6 +122,25 @@ void judge_top_k(const truth::Ledger&, const Call& call) {
     }
 }
 
+void make_top_k(const CaseInputs& in) {
+    fill_normal<float>(in, "scores");
+    put_hard_scores(in, "scores");
+    const int64_t columns = in["columns"];
+    std::ranges::fill(in.at<int32_t>("visible"), static_cast<int32_t>(columns));
+    std::ranges::fill(in.at<uint8_t>("mask"), uint8_t{1});
+    if (!in.fill_is("masked")) return;
+    for (int64_t row = 0; row < in["rows"]; ++row) {
+        const int64_t visible = columns * row / in["rows"];
+        in.at<int32_t>("visible")[static_cast<size_t>(row)] = static_cast<int32_t>(visible);
+        for (int64_t column = 0; column < columns; ++column) {
+            const auto at = static_cast<size_t>(row * columns + column);
+            // Any nonzero byte passes.
+            in.at<uint8_t>("mask")[at] = column % 3 == 0 ? uint8_t{0} : static_cast<uint8_t>(1 << column % 8);
+            if (column >= visible) in.at<float>("scores")[at] = float_from_bits(0xFFFFFFFF);
+        }
+    }
+}
+
 OperatorInfo top_k_entry() {
     OperatorInfo info;
     info.name = "top_k";
@@ -149,25 +168,7 @@ OperatorInfo top_k_entry() {
                   {"top_k(rows=8,columns=129,k=48,fill=special)", "NaN, infinities, both zeros, subnormals"},
                   {"top_k(rows=8,columns=128,k=49,order=selection,fill=masked)",
                    "masked columns, rows without candidates, poison behind the visible ones"}};
-    info.make_inputs = [](const CaseInputs& in) {
-        fill_normal<float>(in, "scores");
-        put_hard_scores(in, "scores");
-        const int64_t columns = in["columns"];
-        std::ranges::fill(in.at<int32_t>("visible"), static_cast<int32_t>(columns));
-        std::ranges::fill(in.at<uint8_t>("mask"), uint8_t{1});
-        if (!in.fill_is("masked")) return;
-        for (int64_t row = 0; row < in["rows"]; ++row) {
-            const int64_t visible = columns * row / in["rows"];
-            in.at<int32_t>("visible")[static_cast<size_t>(row)] = static_cast<int32_t>(visible);
-            for (int64_t column = 0; column < columns; ++column) {
-                const auto at = static_cast<size_t>(row * columns + column);
-                // Any nonzero byte passes.
-                in.at<uint8_t>("mask")[at] =
-                    column % 3 == 0 ? uint8_t{0} : static_cast<uint8_t>(1 << column % 8);
-                if (column >= visible) in.at<float>("scores")[at] = float_from_bits(0xFFFFFFFF);
-            }
-        }
-    };
+    info.make_inputs = make_top_k;
     info.run = run_top_k;
     info.judge = judge_top_k;
     return info;
