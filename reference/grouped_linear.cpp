@@ -138,7 +138,8 @@ void grouped_linear(Arithmetic arithmetic, std::span<const Bf16> o, int64_t rows
                        pieces, {}, sums);
         for (int64_t row = 0; row < rows; ++row)
             std::transform(sums.begin() + row * group_outputs, sums.begin() + (row + 1) * group_outputs,
-                           u.begin() + (row * groups + group) * group_outputs, bf16_from_float);
+                           u.begin() + (row * groups + group) * group_outputs,
+                           [](float sum) { return bf16_from_float(sum); });
     }
 }
 

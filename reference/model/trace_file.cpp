@@ -110,7 +110,9 @@ ForcedChoices read_choices(const std::filesystem::path& trace, const ModelConfig
     const SafetensorsFile file(trace);
     const std::map<int64_t, int64_t> rows_of_call = rows_of_calls(file);
     ForcedChoices choices;
-    for (const auto& [name, tensor] : file.tensors()) {
+    for (const auto& entry : file.tensors()) {
+        const std::string& name = entry.first;
+        const SafetensorsTensor& tensor = entry.second;
         const auto parts = parse_name(name);
         if (!parts || (parts->tensor != experts_name && parts->tensor != selected_name)) continue;
         const bool experts = parts->tensor == experts_name;
