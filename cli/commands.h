@@ -87,6 +87,9 @@ struct RunOptions {
     bool drift = true;
     bool stale_index_keys = false;
     bool masked_rows_attended = false;
+    OutputFormat output;
+};
+
 /// touchstone op.
 struct OpOptions {
     std::string name;

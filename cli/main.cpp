@@ -234,6 +234,8 @@ void add_checkpoint_command(CLI::App& app, int& exit_code) {
         "Examples:\n"
         "  touchstone checkpoint make --config tiny --seed 1 --out small-checkpoint\n"
         "  touchstone checkpoint verify small-checkpoint --values");
+}
+
 void add_op_command(CLI::App& app, int& exit_code) {
     auto options = std::make_shared<OpOptions>();
     CLI::App* command = app.add_subcommand(
