@@ -242,7 +242,9 @@ std::vector<double> through_q4i(const std::vector<double>& queries, const ModelC
 void compare_layer(const SafetensorsFile& file, const std::string& run, const ModelConfig& config, int layer,
                    const TraceMap& made, int64_t row, int64_t count, Differences& differences) {
     const std::string prefix = official_tiny::layer_tensor(run, layer, "");
-    for (const auto& [full_name, tensor] : file.tensors()) {
+    for (const auto& entry : file.tensors()) {
+        const std::string& full_name = entry.first;
+        const SafetensorsTensor& tensor = entry.second;
         if (!full_name.starts_with(prefix)) continue;
         const std::string name = full_name.substr(prefix.size()), ours = our_name(name);
         // Engram's result is recorded as the layer's x_in; elsewhere x_in is what we start from.

@@ -317,7 +317,6 @@ TEST_CASE("replay: after a prefix hit global rows are those of the cold run, win
             CHECK(hit.tokens() == prefix + suffix);
             CHECK(std::ranges::none_of(logits, [](float x) { return std::isnan(x); }));
             for (const auto& [layer, source] : hit.sources()) {
-                CAPTURE(layer);
                 CHECK(source.main.rows() == (prefix + suffix) / source.ratio);
                 CHECK(source.keys.rows() == source.main.rows());
                 // Prefix rows byte for byte; what the suffix adds may differ, as its windows were cut.
