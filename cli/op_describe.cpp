@@ -36,7 +36,11 @@ Table parameters_table(const OperatorInfo& info) {
 }
 
 std::string meaning_of(const Slot& slot) {
-    return slot.when == "1" ? slot.meaning : fmt::format("{} (where {} is not 0)", slot.meaning, slot.when);
+    std::string text = slot.meaning;
+    if (!slot.low.empty())
+        text += fmt::format("; {} to {}", slot.low == "0 - 1" ? "-1" : slot.low, slot.high);
+    if (slot.when != "1") text += fmt::format(" (where {} is not 0)", slot.when);
+    return text;
 }
 
 Table inputs_table(const OperatorInfo& info) {
@@ -73,11 +77,8 @@ std::string sums_text(const OperatorInfo& info) {
 }
 
 json slot_json(const Slot& slot) {
-    return {{"name", slot.name},
-            {"type", slot.type},
-            {"shape", slot.shape},
-            {"meaning", slot.meaning},
-            {"when", slot.when}};
+    return {{"name", slot.name}, {"type", slot.type}, {"shape", slot.shape}, {"meaning", slot.meaning},
+            {"when", slot.when}, {"low", slot.low},   {"high", slot.high}};
 }
 
 json description(const OperatorInfo& info) {

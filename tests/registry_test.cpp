@@ -422,6 +422,55 @@ TEST_CASE("registry: tensors of another name, type or shape are refused before a
                   {"width=32", "64", "--case"});
 }
 
+TEST_CASE("registry: indices outside their limits are refused by every arithmetic") {
+    const auto check = [](const char* text, const char* slot, int64_t value, const std::string& limits) {
+        CAPTURE(text);
+        const ParsedCase parsed = parse_case(text, "");
+        TensorMap inputs = make_inputs(*parsed.info, parsed.parameters);
+        Tensor& tensor = inputs[slot];
+        if (tensor.type == "I64")
+            tensor.view<int64_t>().back() = value;
+        else
+            tensor.view<int32_t>().back() = static_cast<int32_t>(value);
+        const std::vector<std::string> fragments{
+            fmt::format("tensor \"{}\": element {} is {}", slot, tensor.elements() - 1, value), limits};
+        check_refusal(
+            refusal([&] { run_operator(*parsed.info, Arithmetic::exact, parsed.parameters, inputs); }),
+            fragments);
+        check_refusal(
+            refusal([&] { judge_operator(*parsed.info, truth::Ledger::none(), parsed.parameters, inputs); }),
+            fragments);
+    };
+    check("engram_lookup(ids=3,table_rows=10,head_dim=32)", "row_ids", 10, "0 to 9");
+    check("engram_lookup(ids=3,table_rows=10,head_dim=32)", "row_ids", -1, "0 to 9");
+    check("engram_row_ids(tokens=3)", "ids", 99092, "-1 to 99091");
+    check("engram(tokens=1,streams=1,hidden=32,columns=1,table_rows=5,head_dim=32)", "row_ids", 5, "0 to 4");
+    check("experts(rows=1,experts=2,experts_per_token=1,hidden=32,width=32)", "chosen", 2, "0 to 1");
+    check("moe_gate(rows=1,experts=8,hidden=16,forced=1)", "forced_experts", 8, "0 to 7");
+    check("top_k(rows=1,columns=4,k=2)", "visible", 5, "0 to 4");
+    check("rope(rows=1)", "positions", -1, "0 to ");
+}
+
+TEST_CASE("registry: extents of 0 are nothing to do, in every arithmetic") {
+    for (const OperatorInfo& info : operators())
+        for (const Parameter& parameter : info.parameters) {
+            if (parameter.kind != ParameterKind::integer || parameter.low != "0") continue;
+            Parameters parameters = parse_case(info.cases.front().text, "").parameters;
+            parameters.values[parameter.name] = int64_t{0};
+            const std::string text = case_text(info, parameters);
+            CAPTURE(text);
+            const TensorMap inputs = make_inputs(info, parameters);
+            const TensorMap truth = judge_operator(info, truth::Ledger::released(), parameters, inputs);
+            for (const Arithmetic arithmetic : info.profiles) {
+                const TensorMap outputs = run_operator(info, arithmetic, parameters, inputs);
+                check_shapes(info, parameters, outputs);
+                for (const Comparison& found :
+                     compare_with_truth(info, arithmetic, parameters, inputs, outputs, truth))
+                    CHECK(found.share <= 1);
+            }
+        }
+}
+
 TEST_CASE("registry: cases with unknown names or values outside their limits are refused") {
     const auto parse = [](const char* text) { return refusal([&] { parse_case(text, "--case"); }); };
     check_refusal(parse("rms_nrom(rows=2)"), {"unknown operator \"rms_nrom\"", "did you mean \"rms_norm\"?"});

@@ -62,8 +62,9 @@ OperatorInfo row_ids_entry() {
         integer("layer_index", "0", "0", "1", "0: layer 1, 1: layer 14"),
         integer("pad", "2", "0", "99091", "compressed id before the sequence and behind an image"),
         fill_choice({"normal", "dead", "published"})};
-    info.inputs = {{"ids", "I32", "[tokens]", "compressed ids; -1 inside an image"},
-                   {"past", "I32", "[history]", "of the positions before, oldest first"}};
+    info.inputs = {
+        {"ids", "I32", "[tokens]", "compressed ids; -1 inside an image", "1", "0 - 1", "99091"},
+        {"past", "I32", "[history]", "of the positions before, oldest first", "1", "0 - 1", "99091"}};
     info.outputs = {equal({"row_ids", "I64", "[tokens, 24]", "column 8 (n - 2) + head, n = 2, 3, 4"})};
     info.profiles = one_order;
     info.cases = {{"engram_row_ids(tokens=9)", ""},
@@ -141,7 +142,7 @@ OperatorInfo lookup_entry() {
     info.source = "text model 10.2";
     info.parameters = {integer("ids", "24", "0", "1048576", "rows that are asked for"), table_rows, head_dim,
                        fill_choice({"normal", "scales"})};
-    info.inputs = {{"row_ids", "I64", "[ids]", "0 .. table_rows - 1"},
+    info.inputs = {{"row_ids", "I64", "[ids]", "rows that are asked for", "1", "0", "table_rows - 1"},
                    {"table", "F8_E4M3", "[table_rows, head_dim]", "codes"},
                    {"table_scales", "F8_E8M0", "[table_rows, head_dim / 32]", "a scale per 32 channels"}};
     info.outputs = {equal({"rows", "BF16", "[ids, head_dim]", "exact for the scales of real tables"})};
@@ -233,7 +234,7 @@ OperatorInfo engram_entry() {
                        head_dim,
                        real("eps", "1e-20", "0", "1", "of both norms"),
                        fill_choice({"normal", "dead"})};
-    info.inputs = {{"row_ids", "I64", "[tokens, columns]", "engram_row_ids'"},
+    info.inputs = {{"row_ids", "I64", "[tokens, columns]", "engram_row_ids'", "1", "0", "table_rows - 1"},
                    {"table", "F8_E4M3", "[table_rows, head_dim]", "codes"},
                    {"table_scales", "F8_E8M0", "[table_rows, head_dim / 32]", "a scale per 32 channels"},
                    {"wkv", "F8_E4M3", "[(streams + 1) * hidden, columns * head_dim]",

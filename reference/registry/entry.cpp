@@ -133,8 +133,10 @@ Bf16Weight bf16_weight(const Call& call, std::string_view name, int64_t outputs,
 }
 
 truth::Matrix matrix(const Tensor& tensor, int64_t rows) {
-    const int64_t elements = tensor.elements();
-    truth::Matrix result(rows, rows == 0 ? 0 : elements / rows);
+    // Without rows: the columns that there would be, which products need.
+    int64_t columns = 1;
+    for (size_t i = 1; i < tensor.shape.size(); ++i) columns *= tensor.shape[i];
+    truth::Matrix result(rows, rows == 0 ? columns : tensor.elements() / rows);
     for (int64_t i = 0; i < result.size(); ++i) result.data()[i] = element_as_double(tensor, i);
     return result;
 }

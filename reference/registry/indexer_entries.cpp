@@ -152,7 +152,7 @@ OperatorInfo queries_entry() {
                        fill_choice({"normal", "limits"})};
     info.inputs = {{"qr", "BF16", "[rows, q_rank]", "normed low-rank query"},
                    {"x", "BF16", "[rows, hidden]", "normed row that enters attention"},
-                   {"positions", "I64", "[rows]", "of each row"},
+                   {"positions", "I64", "[rows]", "of each row", "1", "0", "1073741824"},
                    {"wq_b", "F8_E4M3", "[heads * head_dim, q_rank]", "codes"},
                    {"wq_b_scale", "F8_E8M0", "[(heads * head_dim + 31) / 32, q_rank / 32]",
                     "a scale per tile of 32 x 32"},

@@ -33,7 +33,7 @@ void make(const CaseInputs& in) {
         in.at<float>("bias")[static_cast<size_t>(expert)] =
             in.at<float>("bias")[static_cast<size_t>(expert - 1)];
     }
-    std::fill_n(in.at<Bf16>("x").begin(), hidden, Bf16{0});
+    std::fill_n(in.at<Bf16>("x").begin(), std::min(hidden, std::ssize(in.at<Bf16>("x"))), Bf16{0});
     // Logits on both sides of 20, from where softplus is the identity.
     for (int64_t i = 0; i < hidden && in["rows"] > 1; ++i) {
         Bf16& x = in.at<Bf16>("x")[static_cast<size_t>(hidden + i)];
@@ -98,7 +98,8 @@ OperatorInfo moe_gate_entry() {
                    {"bias", "F32", "[experts]", "added for the selection alone"},
                    {"bias_vl", "F32", "[experts]", "in its place for rows inside an image"},
                    {"image_rows", "U8", "[rows]", "nonzero inside an image"},
-                   {"forced_experts", "I32", "[rows, experts_per_token]", "in this order", "forced"}};
+                   {"forced_experts", "I32", "[rows, experts_per_token]", "in this order", "forced", "0",
+                    "experts - 1"}};
     info.outputs = {tolerated(1e-6, {"scores", "F32", "[rows, experts]", "without bias"}),
                     equal({"chosen", "I32", "[rows, experts_per_token]", "largest biased score first"}),
                     tolerated(1e-6, {"weights", "F32", "[rows, experts_per_token]", "of the chosen"})};

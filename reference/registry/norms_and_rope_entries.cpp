@@ -147,7 +147,7 @@ OperatorInfo rope_entry() {
                        choice("direction", {"forward", "inverse"}, "inverse: of the attention's output"),
                        fill_choice({"normal", "limits"})};
     info.inputs = {{"x", "BF16", "[rows, heads, head_dim]", "rows"},
-                   {"positions", "I64", "[rows]", "of each row, from 0"}};
+                   {"positions", "I64", "[rows]", "of each row", "1", "0", "1073741824"}};
     info.outputs = {bounded({"y", "BF16", "[rows, heads, head_dim]", "channels in front keep their bits"})};
     info.roundings = {"the angle to fp32, before cos and sin", "the rotated channels to bf16"};
     info.profiles = one_order;

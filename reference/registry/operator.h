@@ -48,6 +48,8 @@ struct Slot {
     std::string shape;  ///< shape_text.h over the parameters
     std::string meaning;
     std::string when = "1";  ///< the slot exists where this expression is not 0
+    /// Limits of every element of an input that holds indices, both allowed; empty: none.
+    std::string low = "", high = "";
 };
 
 /// How an output is held against `truth`.

@@ -41,6 +41,22 @@ std::string slot_list(const OperatorInfo& info, const Parameters& parameters) {
     return text;
 }
 
+/// Indices have to be in range before anybody follows them, in double too.
+void require_in_limits(const OperatorInfo& info, const Parameters& parameters, const Slot& slot,
+                       const Tensor& tensor) {
+    if (slot.low.empty()) return;
+    const Lookup lookup = lookup_in(parameters);
+    const int64_t low = evaluate(slot.low, lookup), high = evaluate(slot.high, lookup);
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+        const auto at = static_cast<size_t>(i);
+        const int64_t value = tensor.type == "I64" ? tensor.view<int64_t>()[at] : tensor.view<int32_t>()[at];
+        if (value >= low && value <= high) continue;
+        throw UserError({fmt::format("tensor \"{}\": element {} is {}", slot.name, i, value), info.name,
+                         fmt::format("{} to {} = {}", low, high, slot.high),
+                         "see touchstone op --describe " + info.name});
+    }
+}
+
 /// The inputs as the operator gets them: checked, and empty tensors where none was needed.
 TensorMap checked_inputs(const OperatorInfo& info, const Parameters& parameters, const TensorMap& inputs) {
     TensorMap result;
@@ -62,6 +78,7 @@ TensorMap checked_inputs(const OperatorInfo& info, const Parameters& parameters,
                  info.name, expected,
                  tensor.type != slot->type ? fmt::format("store it as {}", slot->type)
                                            : fmt::format("see touchstone op --describe {}", info.name)});
+        require_in_limits(info, parameters, *slot, tensor);
         result[slot->name] = tensor;
     }
     for (const auto& [name, tensor] : inputs) {

@@ -153,9 +153,10 @@ OperatorInfo top_k_entry() {
         integer("k", "512", "1", "1048576", "that are selected"),
         choice("order", {"ascending", "selection"}, "of the output: by column, or the largest first"),
         fill_choice({"normal", "ties", "special", "masked"})};
-    info.inputs = {{"scores", "F32", "[rows, columns]", "what is ordered"},
-                   {"visible", "I32", "[rows]", "columns 0 .. visible - 1 may be selected"},
-                   {"mask", "U8", "[rows, columns]", "and of these those that are not 0"}};
+    info.inputs = {
+        {"scores", "F32", "[rows, columns]", "what is ordered"},
+        {"visible", "I32", "[rows]", "columns 0 .. visible - 1 may be selected", "1", "0", "columns"},
+        {"mask", "U8", "[rows, columns]", "and of these those that are not 0"}};
     info.outputs = {
         equal({"indices", "I32", "[rows, k]", "columns, then -1 where a row has fewer candidates"})};
     info.profiles = one_order;
