@@ -210,12 +210,14 @@ TEST_CASE("replay: the dependency halo keeps the last row and the whole state, b
     CHECK(ranges[9].query_from == 230 - 48);
     for (const Arithmetic arithmetic : {Arithmetic::exact, Arithmetic::hopper})
         for (const int64_t n : {230, 191}) {
+            if (arithmetic == Arithmetic::hopper && n > 191) continue;
             const std::vector<int32_t> tokens = tiny::tokens(3, n);
             const Prefilled oracle = run(arithmetic, tokens, {});
             const Prefilled halo = run(arithmetic, tokens, {.mode = ReplayMode::exact});
             CHECK(same_bits(halo.logits, oracle.logits));
             CHECK(halo.state == oracle.state);
             // One row fewer anywhere is not enough.
+            if (arithmetic == Arithmetic::hopper || n > 191) continue;
             for (int layer = boundary(); layer < config().num_hidden_layers; ++layer) {
                 CAPTURE(layer);
                 auto short_of_one = replay_ranges(config(), ReplayMode::exact, readings[0], n);
@@ -241,9 +243,9 @@ TEST_CASE("replay: any chunks give the same bits in every mode") {
               Mode{ReplayMode::bounded, readings[1]}, Mode{ReplayMode::bounded, readings[2]},
               Mode{ReplayMode::exact, readings[0]}}) {
             const Prefilled whole = run(arithmetic, tokens, {mode.mode, mode.reading, 120});
-            for (const int64_t chunk : {1, 17, 48, 71, 119}) {
+            for (const int64_t chunk : {1, 17, 48, 71}) {
                 const bool few = arithmetic == Arithmetic::hopper || mode.reading == BoundaryReading::whole;
-                if (few ? chunk != 48 : chunk == 1 && mode.mode == ReplayMode::none) continue;
+                if (few ? chunk != 48 : chunk == 1 && mode.reading != BoundaryReading::own_windows) continue;
                 CAPTURE(static_cast<int>(mode.mode));
                 CAPTURE(static_cast<int>(mode.reading));
                 CAPTURE(chunk);
@@ -517,22 +519,45 @@ TEST_CASE("replay: in ideal arithmetic the same structure (halo exact, bounded d
     const truth::Model ideal = truth_model().with({.ledger = truth::Ledger::none()});
     const int64_t n = 192;
     const std::vector<int32_t> tokens = tiny::tokens(12, n);
-    const auto logits = [&](ReplayMode mode, BoundaryReading reading) {
-        truth::State state = ideal.start();
+    struct Run {
+        truth::Matrix logits;
+        truth::State state;
+    };
+    const auto run_ideal = [&](ReplayMode mode, BoundaryReading reading) {
+        Run made{{}, ideal.start()};
         truth::ForwardOptions options;
         options.replay = truth_plan(replay_ranges(config(), mode, reading, n));
-        const truth::Matrix all = ideal.forward(state, {tokens.begin(), tokens.end()}, 0, options);
-        return truth::Matrix(all.bottomRows(1));
+        made.logits =
+            ideal.forward(made.state, {tokens.begin(), tokens.end()}, 0, options).bottomRows(1).eval();
+        return made;
     };
-    const truth::Matrix oracle = logits(ReplayMode::none, readings[0]),
-                        halo = logits(ReplayMode::exact, readings[0]),
-                        a = logits(ReplayMode::bounded, readings[0]),
-                        b = logits(ReplayMode::bounded, readings[1]),
-                        c = logits(ReplayMode::bounded, readings[2]);
+    const Run whole = run_ideal(ReplayMode::none, readings[0]),
+              halo = run_ideal(ReplayMode::exact, readings[0]),
+              cut = run_ideal(ReplayMode::bounded, readings[1]);
+    const truth::Matrix &oracle = whole.logits, &b = cut.logits;
+    const truth::Matrix a = run_ideal(ReplayMode::bounded, readings[0]).logits,
+                        c = run_ideal(ReplayMode::bounded, readings[2]).logits;
     const auto relative = [](const truth::Matrix& x, const truth::Matrix& y) {
         return (x - y).norm() / y.norm();
     };
-    CHECK(relative(halo, oracle) < 1e-12);  // Eigen's sums depend on the number of rows
+    // Not to the last bit: Eigen's sums depend on the number of rows.
+    CHECK(relative(halo.logits, oracle) < 1e-12);
+    for (size_t layer = 0; layer < whole.state.windows.size(); ++layer) {
+        CAPTURE(layer);
+        CHECK(halo.state.windows[layer].first_position == whole.state.windows[layer].first_position);
+        CHECK(relative(halo.state.windows[layer].rows, whole.state.windows[layer].rows) < 1e-12);
+        // Reading B: the layer behind the boundary still gets whole rows, its own queries are the first cut.
+        const bool decoder = static_cast<int>(layer) > boundary() + 1;
+        CHECK((relative(cut.state.windows[layer].rows, whole.state.windows[layer].rows) > 1e-6) == decoder);
+    }
+    for (const int layer : config().kv_source_layer_ids) {
+        CAPTURE(layer);
+        for (const Run* made : {&halo, &cut}) {
+            const truth::SourceState &x = made->state.sources.at(layer), &y = whole.state.sources.at(layer);
+            CHECK(relative(x.main_rows, y.main_rows) < 1e-12);
+            CHECK(relative(x.index_keys, y.index_keys) < 1e-12);
+        }
+    }
     CHECK(relative(c, b) < 1e-12);
     CHECK(relative(a, b) > 1e-4);
     const std::string shown = fmt::format("ideal, {} tokens: bounded drifts by {:.3f} (A), {:.3f} (B)", n,
