@@ -263,13 +263,14 @@ TEST_CASE("sequence state: equality sees every byte") {
             });
     }
     // Zeros of another sign are other bits; a NaN equals itself.
-    SequenceState zero = state, nan = state;
-    zero.source(2).open.kv[0] = 0.0f;
-    SequenceState negative = zero;
-    negative.source(2).open.kv[0] = -0.0f;
-    CHECK_FALSE(zero == negative);
-    nan.source(2).open.kv[0] = std::numeric_limits<float>::quiet_NaN();
-    CHECK(nan == SequenceState(nan));
+    for (std::vector<float> OpenGroup::*part : {&OpenGroup::kv, &OpenGroup::score}) {
+        SequenceState zero = state, negative = state, nan = state;
+        (zero.source(2).open.*part)[0] = 0.0f;
+        (negative.source(2).open.*part)[0] = -0.0f;
+        (nan.source(2).open.*part)[0] = std::numeric_limits<float>::quiet_NaN();
+        CHECK_FALSE(zero == negative);
+        CHECK(nan == SequenceState(nan));
+    }
     // Positions, history, configuration.
     SequenceState later = state;
     later.advance(1, {});
