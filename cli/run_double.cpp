@@ -14,15 +14,6 @@ namespace touchstone::cli {
 
 namespace {
 
-truth::Matrix dequantised(const TensorSource& source, const std::string& name) {
-    const TensorSpec& spec = source.spec(name);
-    const int64_t rows = spec.shape.size() == 2 ? spec.shape[0] : 1, count = spec.elements();
-    const std::vector<float> values = source.dequantised(name, 0, count);
-    truth::Matrix matrix(rows, count / rows);
-    std::ranges::copy(values, matrix.data());
-    return matrix;
-}
-
 truth::EngramData engram_data(const ModelConfig& config) {
     truth::EngramData data;
     if (!config.engram) return data;
@@ -155,9 +146,8 @@ std::unique_ptr<Runner> double_runner(const TensorSource& source, bool rounds, c
     if (settings.released.stale_index_keys) options.index_keys = truth::IndexKeys::released_pointer;
     if (settings.released.masked_rows_attended)
         options.masked_positions = truth::MaskedPositions::released_attended;
-    const auto load = [&source](const std::string& name) { return dequantised(source, name); };
-    auto model =
-        std::make_shared<const truth::Model>(source.config(), load, engram_data(source.config()), options);
+    auto model = std::make_shared<const truth::Model>(source.config(), truth::dequantising_loader(source),
+                                                      engram_data(source.config()), options);
     truth::State state = model->start();
     return std::make_unique<DoubleRunner>(std::move(model), source.config(), settings, std::move(state));
 }

@@ -622,8 +622,7 @@ TEST_CASE("attention: stale index keys follow the released pointer in every inde
     ModelConfig reindexed = config();
     reindexed.index_source_layer_ids = {2, 3, 4, 6, 8};
     const SyntheticModel model(reindexed, 3);
-    const SafetensorsFile file(model.file());
-    const auto load = truth::official_loader(file);
+    const auto load = truth::dequantising_loader(model.tensors());
     const Followed own = follow(reindexed, model.weights(), load, {}, 97, 5, "L03.attn.indexer.selected");
     const Followed stale = follow(reindexed, model.weights(), load, {.stale_index_keys = true}, 97, 5,
                                   "L03.attn.indexer.selected");

@@ -97,22 +97,22 @@ TEST_CASE("kv: requests, budget, turns, chain") {
 }
 
 TEST_CASE("kv: text and CSV carry the same numbers") {
-    const Result text = touchstone("kv --context 1M --compare deepseek-v4-flash");
+    const Result text = run_touchstone("kv --context 1M --compare deepseek-v4-flash");
     CHECK(text.exit_code == 0);
     for (const char* fragment :
          {"total: 890 B/token", "933,232,640", "2,703,360", "3,514.25", "Assumptions"}) {
         CAPTURE(fragment);
         CHECK(text.out.find(fragment) != std::string::npos);
     }
-    const Result csv = touchstone("kv --csv");
+    const Result csv = run_touchstone("kv --csv");
     CHECK(csv.out ==
           "module,layers,compress_ratio,record,record_bytes,bytes_per_token\r\n"
           "main_kv,\"2, 8, 14\",2,512 e2m1 /16 e4m3,288,432\r\n"
           "main_kv,20,1,512 e2m1 /16 e4m3,288,288\r\n"
           "index_key,\"2, 8, 14\",2,128 e2m1 /32 e8m0,68,102\r\n"
           "index_key,20,1,128 e2m1 /32 e8m0,68,68\r\n");
-    CHECK(touchstone("kv --csv --compare deepseek-v4-flash").out.find("14057") == std::string::npos);
-    CHECK(touchstone("kv --csv --chain").out.find("3514.25") != std::string::npos);
+    CHECK(run_touchstone("kv --csv --compare deepseek-v4-flash").out.find("14057") == std::string::npos);
+    CHECK(run_touchstone("kv --csv --chain").out.find("3514.25") != std::string::npos);
 }
 
 TEST_CASE("layers: roles and weights") {
@@ -126,8 +126,8 @@ TEST_CASE("layers: roles and weights") {
     CHECK(layers["weights"]["stored_bytes"] == 510286023000);
     CHECK(layers["weights"]["backbone_parameters"] == 551566180464);
     CHECK(layers["weights"]["parameters"] == 763205315794);
-    CHECK(touchstone("layers").out.find("reindex") != std::string::npos);
-    CHECK(touchstone("layers --csv --model deepseek-v4-pro").exit_code == 0);
+    CHECK(run_touchstone("layers").out.find("reindex") != std::string::npos);
+    CHECK(run_touchstone("layers --csv --model deepseek-v4-pro").exit_code == 0);
     check_refused("layers --model llama-3.1-8b", {"llama-3.1-8b", "baseline"});
     check_refused("layers --weights --model deepseek-v4-flash", {"deepseek_v4", "without --weights"});
 }
@@ -142,7 +142,7 @@ TEST_CASE("replay: lengths and ratios") {
     const json turn = run_json("replay --context 64K --new 512");
     CHECK(turn["turn"]["miss_bounded"]["window_bytes_rebuilt"] == 1351680);
     CHECK(turn["prefix_global_bytes"] == 890 * (65536 - 512));
-    CHECK(touchstone("replay --context 64K --csv").exit_code == 0);
+    CHECK(run_touchstone("replay --context 64K --csv").exit_code == 0);
     check_refused("replay --context 100 --new 101", {"--new"});
     check_refused("replay --context 0", {"--context"});
     check_refused("replay", {"--context"});
@@ -247,7 +247,7 @@ TEST_CASE("gpu: without a device, exit 3, nothing on stdout, no file, and why on
     const fs::path receipts = scratch() / "receipts.txt";
     for (const char* command : {"probe", "check", "cublas"}) {
         CAPTURE(command);
-        const Result result = touchstone("gpu " + std::string(command) + " --receipts " + receipts.string());
+        const Result result = run_touchstone("gpu " + std::string(command) + " --receipts " + receipts.string());
         CHECK(result.exit_code == 3);
         CHECK(result.out.empty());
         CHECK(result.err.starts_with("touchstone: nothing compared: "));
@@ -259,12 +259,12 @@ TEST_CASE("gpu: without a device, exit 3, nothing on stdout, no file, and why on
 TEST_CASE("help and version go to stdout with exit 0") {
     for (const char* arguments : {"--help", "kv --help", "layers --help", "replay --help", "--version"}) {
         CAPTURE(arguments);
-        const Result result = touchstone(arguments);
+        const Result result = run_touchstone(arguments);
         CHECK(result.exit_code == 0);
         CHECK(!result.out.empty());
         CHECK(result.err.empty());
     }
-    CHECK(touchstone("kv --help").out.find("Examples:") != std::string::npos);
+    CHECK(run_touchstone("kv --help").out.find("Examples:") != std::string::npos);
 }
 
 TEST_CASE("output that cannot be written is an internal error, not silence") {
@@ -293,10 +293,10 @@ TEST_CASE("checkpoint: make, verify and show of tiny") {
     CHECK(tensor["elements"] == 64 * 256);
     CHECK(tensor["first"].size() == 8);
     CHECK(tensor["rms"] > 0.1);
-    CHECK(touchstone("checkpoint show " + folder).out.find("10 (mtp.0)") != std::string::npos);
-    CHECK(touchstone("checkpoint show --csv " + folder).out.find("outside layers,3,3,524800,524800") !=
+    CHECK(run_touchstone("checkpoint show " + folder).out.find("10 (mtp.0)") != std::string::npos);
+    CHECK(run_touchstone("checkpoint show --csv " + folder).out.find("outside layers,3,3,524800,524800") !=
           std::string::npos);
-    CHECK(touchstone("checkpoint show " + folder + " norm.weight").out.find("BF16 [256]") !=
+    CHECK(run_touchstone("checkpoint show " + folder + " norm.weight").out.find("BF16 [256]") !=
           std::string::npos);
     check_refused("checkpoint make --config tiny --out " + folder, {"the folder is not empty", folder});
     check_refused("checkpoint show " + folder + " norm.wieght", {"did you mean \"norm.weight\"?"});
@@ -304,17 +304,17 @@ TEST_CASE("checkpoint: make, verify and show of tiny") {
 
 TEST_CASE("checkpoint: a layer alone says what it lacks, and verify fails with exit 1") {
     const std::string folder = (scratch() / "layer").string();
-    const Result made = touchstone("checkpoint make --config tiny --layer 1 --out " + folder);
+    const Result made = run_touchstone("checkpoint make --config tiny --layer 1 --out " + folder);
     CHECK(made.exit_code == 0);
     CHECK(made.err.find("the Engram table of layer 1 is left out; --engram-tables") != std::string::npos);
     CHECK(made.out.find("82 tensors") != std::string::npos);
-    const Result layer = touchstone("checkpoint verify --layer 1 " + folder);
+    const Result layer = run_touchstone("checkpoint verify --layer 1 " + folder);
     CHECK(layer.exit_code == 1);
     CHECK(layer.out.find("missing: layers.1.engram.embed.weight") != std::string::npos);
-    const Result whole = touchstone("checkpoint verify --json " + folder);
+    const Result whole = run_touchstone("checkpoint verify --json " + folder);
     CHECK(whole.exit_code == 1);
     CHECK(json::parse(whole.out)["problem_count"] == 908);
-    CHECK(touchstone("checkpoint verify " + folder).out.find("and 808 more problems") != std::string::npos);
+    CHECK(run_touchstone("checkpoint verify " + folder).out.find("and 808 more problems") != std::string::npos);
 }
 
 TEST_CASE("checkpoint: bad options and folders are refused before anything is written") {

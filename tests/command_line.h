@@ -41,7 +41,7 @@ inline const fs::path& scratch() {
     return folder.path;
 }
 
-inline Result touchstone(const std::string& arguments) {
+inline Result run_touchstone(const std::string& arguments) {
     const fs::path out = scratch() / "out", err = scratch() / "err";
     const std::string command = std::string(TOUCHSTONE_BINARY) + " " + arguments + " >" + out.string() +
                                 " 2>" + err.string() + " </dev/null";
@@ -50,7 +50,7 @@ inline Result touchstone(const std::string& arguments) {
 }
 
 inline json run_json(const std::string& arguments) {
-    const Result result = touchstone(arguments + " --json");
+    const Result result = run_touchstone(arguments + " --json");
     INFO("touchstone " << arguments << " --json\n" << result.err);
     REQUIRE(result.exit_code == 0);
     CHECK(result.err.empty());
@@ -59,7 +59,7 @@ inline json run_json(const std::string& arguments) {
 
 /// Exit 2, nothing on stdout, and every fragment in the message.
 inline void check_refused(const std::string& arguments, const std::vector<std::string>& fragments) {
-    const Result result = touchstone(arguments);
+    const Result result = run_touchstone(arguments);
     INFO("touchstone " << arguments << "\n" << result.err);
     CHECK(result.exit_code == 2);
     CHECK(result.out.empty());

@@ -27,7 +27,8 @@ fi
 
 # No floats are summed in the first: one optimisation level of them does for all.
 plain_sources=(reference/io/user_error.cpp reference/layout/cache_layout.cpp reference/layout/kv_record.cpp
-    reference/layout/kv_page.cpp reference/model/layer_roles.cpp reference/model/synthetic_checkpoint.cpp
+    reference/layout/kv_page.cpp reference/model/checkpoint_weights.cpp reference/model/layer_roles.cpp
+    reference/model/synthetic_checkpoint.cpp reference/model/synthetic_tensors.cpp reference/model/tensor_source.cpp
     reference/model/weights.cpp reference/numerics/isa.cpp reference/numerics/sum_order.cpp)
 sources=(tests/numerics_digest.cpp)
 vector_sources=()

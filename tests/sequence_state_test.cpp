@@ -142,7 +142,8 @@ TEST_CASE("sequence state: of a model without Engram and without pairs, drafts a
     ModelConfig config = small::config();
     config.engram.reset();
     config.compress_ratios = {0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
-    const small::Weights weights(config);
+    const SyntheticTensors made(config, 1);
+    const CheckpointWeights weights(made);
     const TextModel model(config, weights, Arithmetic::exact);
     const std::vector<int32_t> tokens = small::tokens(7, 40);
     for (const int64_t count : {5, 30}) {

@@ -1,45 +1,26 @@
 // Models of any configuration with synthetic weights, and models with some weights changed.
 #pragma once
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <functional>
-#include <string>
 #include <utility>
 
 #include "reference/model/checkpoint_weights.h"
-#include "reference/model/synthetic_checkpoint.h"
+#include "reference/model/synthetic_tensors.h"
 
 namespace touchstone {
 
-/// A synthetic checkpoint in a folder of its own, which goes with it.
+/// A model whose weights are made in memory.
 class SyntheticModel {
   public:
     explicit SyntheticModel(const ModelConfig& config, uint64_t seed = 0)
-        : folder_(written(config, seed)), checkpoint_(folder_.path), weights_(checkpoint_) {}
+        : tensors_(config, seed), weights_(tensors_) {}
 
-    const ModelConfig& config() const { return checkpoint_.config(); }
+    const ModelConfig& config() const { return tensors_.config(); }
+    const TensorSource& tensors() const { return tensors_; }
     const TextWeights& weights() const { return weights_; }
-    std::filesystem::path file() const { return folder_.path / "model.safetensors"; }
 
   private:
-    struct Folder {
-        std::filesystem::path path;
-        ~Folder() { std::filesystem::remove_all(path); }
-    };
-
-    static Folder written(const ModelConfig& config, uint64_t seed) {
-        static int count = 0;
-        const std::filesystem::path path =
-            std::filesystem::temp_directory_path() /
-            ("touchstone_synthetic_" + std::to_string(getpid()) + "_" + std::to_string(count++));
-        write_synthetic_checkpoint(config, path, {.seed = seed});
-        return Folder{path};
-    }
-
-    Folder folder_;
-    Checkpoint checkpoint_;
+    SyntheticTensors tensors_;
     CheckpointWeights weights_;
 };
 

@@ -49,11 +49,10 @@ class TruthTwin {
         options.trace = [&](const std::string& name, const truth::Matrix& value) {
             compare(made, name, value);
         };
-        options.stream_in = [&](int layer, truth::Stream& stream) {
-            const std::string prefix = fmt::format("L{:02}.", layer);
-            compare(made, prefix + "x_in", stream.h);
-            stream.h = matrix(*made.find(prefix + "x_in"), stream.h.cols());
-            stream.pre = matrix(*made.find(prefix + "pre_in"), stream.pre.cols());
+        options.stream_in = [&](const std::string& name, truth::Stream& stream) {
+            compare(made, name, stream.h);
+            stream.h = matrix(*made.find(name), stream.h.cols());
+            stream.pre = matrix(*made.find(name.substr(0, 4) + "pre_in"), stream.pre.cols());
         };
         for (int layer = 0; layer < config_.num_hidden_layers; ++layer) force(made, layer, options.forced);
         model_.forward(state_, {tokens.begin(), tokens.end()}, first_position, options);

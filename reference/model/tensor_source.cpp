@@ -5,7 +5,6 @@
 
 #include <type_traits>
 
-#include "reference/io/config_json.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone {
@@ -52,7 +51,7 @@ const TensorSpec& TensorSource::spec(std::string_view name) const {
     std::vector<std::string> names;
     for (const TensorSpec& known : specs_) names.push_back(known.name);
     const std::string near = did_you_mean(std::string(name), names);
-    throw UserError({fmt::format("there is no tensor {}", quoted(std::string(name))), where_,
+    throw UserError({fmt::format("there is no tensor \"{}\"", name), where_,
                      fmt::format("one of the {} tensors of this configuration", names.size()),
                      near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)});
 }

@@ -67,6 +67,17 @@ WeightLoader official_loader(const SafetensorsFile& file) {
     return [&file](const std::string& name) { return load_official(file, name); };
 }
 
+WeightLoader dequantising_loader(const TensorSource& source) {
+    return [&source](const std::string& name) {
+        const TensorSpec& spec = source.spec(name);
+        const int64_t rows = spec.shape.size() == 2 ? spec.shape[0] : 1, count = spec.elements();
+        const std::vector<float> values = source.dequantised(name, 0, count);
+        Matrix matrix(rows, count / rows);
+        std::copy(values.begin(), values.end(), matrix.data());
+        return matrix;
+    };
+}
+
 ModelWeights load_weights(const ModelConfig& config, const WeightLoader& load) {
     const auto vector = [&](const std::string& name) { return Vector(load(name).transpose()); };
     ModelWeights weights{load("embed.weight"), load("head.weight"), vector("norm.weight"), {}};

@@ -11,6 +11,7 @@
 
 #include "reference/io/safetensors.h"
 #include "reference/model/config.h"
+#include "reference/model/tensor_source.h"
 #include "reference/truth/compressor.h"
 #include "reference/truth/hyper_connections.h"
 #include "reference/truth/ledger.h"
@@ -26,6 +27,9 @@ using WeightLoader = std::function<Matrix(const std::string& name)>;
 /// per row and 32 channels), fp4 experts with a scale per row and 32 inputs, bf16, f32. The file must outlive
 /// the loader. Throws UserError for a missing tensor or an unknown type.
 WeightLoader official_loader(const SafetensorsFile& file);
+
+/// The same from any source of the model's tensors, which must outlive the loader.
+WeightLoader dequantising_loader(const TensorSource& source);
 
 struct IndexerWeights {
     Matrix wq_b;          ///< [heads * Di, q_lora_rank]
