@@ -84,6 +84,7 @@ struct RunOptions {
     std::string weights_seed = "1";
     std::string top = "3";
     std::string load, save, trace, force_choices;
+    std::string hit, replay_tokens;
     bool drift = true;
     bool stale_index_keys = false;
     bool masked_rows_attended = false;

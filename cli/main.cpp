@@ -111,8 +111,14 @@ void add_run_command(CLI::App& app) {
             "What the decoder's first layer sees under bounded replay: A cut like the others, B windows "
             "of every row, C every row")
         ->capture_default_str();
+    command->add_option(
+        "--hit", options->hit,
+        "Tokens of the prompt that a prefix cache has: their windows are dropped and rebuilt by "
+        "replaying the last of them");
+    command->add_option("--replay-tokens", options->replay_tokens,
+                        "With --hit: how many are replayed (default: the window)");
     command->add_flag("!--no-drift", options->drift,
-                      "Do not run all layers on all rows beside a bounded replay, to tell the difference");
+                      "Do not run all layers on all rows beside a replay, to tell the difference");
     command->add_option("--chunk", options->chunk, "Rows per call of the prefill; no bit depends on it")
         ->capture_default_str();
     command->add_option("--trace", options->trace, "File for every named intermediate (safetensors)");
@@ -133,7 +139,9 @@ void add_run_command(CLI::App& app) {
     command->add_flag(
         "--released-masked-rows", options->masked_rows_attended,
         "Attend rows outside the candidate pool where it has too few, as the released code does");
-    command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.run/1)");
+    CLI::Option* json_flag =
+        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.run/1)");
+    command->add_flag("--csv", options->output.csv, "The table as CSV")->excludes(json_flag);
     command->footer(
         "Examples:\n"
         "  touchstone run --tokens 5,17,99 --decode 4\n"

@@ -141,7 +141,28 @@ int32_t next_token(const std::vector<double>& logits, float temperature, uint64_
     return sample_token(narrow, temperature, RandomStream{seed, 2 + static_cast<uint64_t>(position)}, 0);
 }
 
-RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings& settings,
+/// The prompt, part of which may be a prefix hit.
+std::vector<double> prefill_prompt(Runner& runner, const RunOptions& options, const RunSettings& settings,
+                                   int64_t window, const std::vector<int32_t>& tokens) {
+    if (options.hit.empty()) {
+        if (!options.replay_tokens.empty())
+            refuse("--replay-tokens without --hit", "--replay-tokens", "a prefix hit to replay");
+        return runner.prefill(tokens, settings.replay, true);
+    }
+    const int64_t hit = parse_tokens("--hit", options.hit, 1);
+    const int64_t replayed =
+        options.replay_tokens.empty() ? window : parse_tokens("--replay-tokens", options.replay_tokens, 1);
+    if (runner.tokens() > 0) refuse("--hit behind a loaded state", "--hit", "a prompt from its beginning");
+    if (hit >= std::ssize(tokens))
+        refuse(fmt::format("a hit of {} tokens in a prompt of {}", hit, tokens.size()), "--hit",
+               "at least one token behind it", "shorten the hit");
+    if (replayed >= hit)
+        refuse(fmt::format("replaying {} tokens of a hit of {}", replayed, hit), "--replay-tokens, --hit",
+               "a hit longer than what is replayed: engines do not adopt a shorter one", "run without --hit");
+    return runner.prefill_after_hit(tokens, hit, replayed);
+}
+
+RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings& settings, int64_t window,
                    const std::vector<int32_t>& tokens) {
     const int64_t steps = options.decode.empty() ? 0 : parse_tokens("--decode", options.decode, 0);
     const float temperature = parse_number<float>("--temperature", options.temperature, 0.0f, 1e6f);
@@ -149,10 +170,11 @@ RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings&
     RunResult result;
     result.first_token = runner.tokens();
     std::unique_ptr<Runner> oracle;
-    if (settings.replay == ReplayMode::bounded && options.drift) oracle = runner.fork();
+    if (options.drift && (settings.replay == ReplayMode::bounded || !options.hit.empty()))
+        oracle = runner.fork();
 
     show_progress(fmt::format("prefill of {} tokens", tokens.size()));
-    std::vector<double> logits = runner.prefill(tokens, settings.replay, true);
+    std::vector<double> logits = prefill_prompt(runner, options, settings, window, tokens);
     if (oracle != nullptr)
         result.drift = drift_between(logits, oracle->prefill(tokens, ReplayMode::none, false));
     result.steps.push_back({"prefill", runner.tokens() - 1, tokens.back(), logits});
@@ -169,12 +191,7 @@ RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings&
     return result;
 }
 
-std::string result_text(const RunOptions& options, const TensorSource& source, const RunResult& result,
-                        int64_t top) {
-    std::string text = fmt::format("{}, {} layers, arithmetic {}, {} tokens", options.config,
-                                   source.config().num_hidden_layers, options.arithmetic, result.tokens);
-    if (result.first_token > 0) text += fmt::format(", {} of them loaded", result.first_token);
-    text += "\n\nWhat follows each token, likeliest first\n";
+Table steps_table(const RunResult& result, int64_t top) {
     std::vector<std::string> headers{"step", "position", "token"};
     for (int64_t i = 1; i <= top; ++i) headers.insert(headers.end(), {fmt::format("{}.", i), "logit"});
     Table table(headers);
@@ -186,11 +203,21 @@ std::string result_text(const RunOptions& options, const TensorSource& source, c
         }
         table.add_row(std::move(cells));
     }
-    text += table.text();
+    return table;
+}
+
+std::string result_text(const RunOptions& options, const TensorSource& source, const RunResult& result,
+                        int64_t top) {
+    std::string text = fmt::format("{}, {} layers, arithmetic {}, {} tokens", options.config,
+                                   source.config().num_hidden_layers, options.arithmetic, result.tokens);
+    if (result.first_token > 0) text += fmt::format(", {} of them loaded", result.first_token);
+    text += "\n\nWhat follows each token, likeliest first\n";
+    text += steps_table(result, top).text();
     if (!result.generated.empty()) text += fmt::format("\nGenerated: {}\n", fmt::join(result.generated, ","));
     if (result.drift)
         text += fmt::format(
-            "\nBounded replay against all layers on all rows: logits differ by {:.3g} of their rms at most, "
+            "\nAgainst all layers on all rows without a replay: logits differ by {:.3g} of their rms at "
+            "most, "
             "{:.3g} "
             "in the mean; the likeliest token is {}.\n",
             result.drift->largest, result.drift->rms, result.drift->same_best ? "the same" : "another");
@@ -272,11 +299,14 @@ void run_run(const RunOptions& options) {
     std::unique_ptr<TraceFile> trace;
     if (!options.trace.empty()) trace = std::make_unique<TraceFile>(options.trace);
     settings.trace = trace.get();
+    settings.before_layer = [layers = source->config().num_hidden_layers](int layer) {
+        show_progress(fmt::format("layer {} of {}", layer + 1, layers));
+    };
 
     const std::unique_ptr<Runner> runner = make_runner(options, *source, settings);
     const int64_t top =
         std::min(parse_number<int64_t>("--top", options.top, 1, 20), source->config().vocab_size);
-    const RunResult result = run_turn(*runner, options, settings, tokens);
+    const RunResult result = run_turn(*runner, options, settings, source->config().sliding_window, tokens);
     if (trace != nullptr) trace->finish();
     if (!options.save.empty()) runner->save(options.save);
     if (options.output.json) {
@@ -284,6 +314,7 @@ void run_run(const RunOptions& options) {
         object["assumptions"] = assumptions;
         return write_result(to_text(object));
     }
+    if (options.output.csv) return write_result(steps_table(result, top).csv());
     write_result(result_text(options, *source, result, top) + assumptions_text(assumptions));
 }
 

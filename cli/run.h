@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,7 @@ struct RunSettings {
     ReleasedBehaviour released;
     const ForcedChoices* forced = nullptr;
     TraceFile* trace = nullptr;
+    std::function<void(int layer)> before_layer = nullptr;  ///< progress
 };
 
 /// One sequence under one arithmetic.
@@ -33,6 +35,10 @@ class Runner {
     virtual int64_t tokens() const = 0;
     /// Runs `tokens` behind them; the logits of the last one.
     virtual std::vector<double> prefill(std::span<const int32_t> tokens, ReplayMode mode, bool traced) = 0;
+    /// On an empty sequence: the first `hit` tokens come from a prefix cache, so they are run first and their
+    /// windows dropped; then the prompt goes on with encoder replay of the last `replay_tokens` of them.
+    virtual std::vector<double> prefill_after_hit(std::span<const int32_t> prompt, int64_t hit,
+                                                  int64_t replay_tokens) = 0;
     /// An independent copy.
     virtual std::unique_ptr<Runner> fork() const = 0;
     /// Of the packed state, or nothing where the state is not packed.

@@ -15,14 +15,16 @@ class BitExactRunner final : public Runner {
     int64_t tokens() const override { return state_.tokens(); }
 
     std::vector<double> prefill(std::span<const int32_t> tokens, ReplayMode mode, bool traced) override {
-        PrefillOptions options{mode, settings_.reading, settings_.chunk_tokens, {}, nullptr};
-        options.forward.forced = settings_.forced;
-        if (traced && settings_.trace != nullptr)
-            options.trace_of_call = [this](int64_t first) {
-                return Trace(settings_.trace, call_prefix(first));
-            };
-        const std::vector<float> logits = touchstone::prefill(*model_, state_, tokens, options);
-        return {logits.begin(), logits.end()};
+        return widened(touchstone::prefill(*model_, state_, tokens, options(mode, traced)));
+    }
+
+    std::vector<double> prefill_after_hit(std::span<const int32_t> prompt, int64_t hit,
+                                          int64_t replay_tokens) override {
+        touchstone::prefill(*model_, state_, prompt.first(static_cast<size_t>(hit)),
+                            options(ReplayMode::none, false));
+        state_.drop_windows();
+        return widened(touchstone::prefill_after_hit(*model_, state_, prompt, replay_tokens,
+                                                     options(settings_.replay, true)));
     }
 
     std::unique_ptr<Runner> fork() const override {
@@ -41,6 +43,21 @@ class BitExactRunner final : public Runner {
     void save(const std::string& path) const override { save_state(state_, model_->config(), path); }
 
   private:
+    static std::vector<double> widened(const std::vector<float>& logits) {
+        return {logits.begin(), logits.end()};
+    }
+
+    PrefillOptions options(ReplayMode mode, bool traced) const {
+        PrefillOptions options{mode, settings_.reading, settings_.chunk_tokens, {}, nullptr};
+        options.forward.forced = settings_.forced;
+        options.forward.before_layer = settings_.before_layer;
+        if (traced && settings_.trace != nullptr)
+            options.trace_of_call = [trace = settings_.trace](int64_t first) {
+                return Trace(trace, call_prefix(first));
+            };
+        return options;
+    }
+
     std::shared_ptr<const TextModel> model_;
     RunSettings settings_;
     SequenceState state_;

@@ -123,6 +123,10 @@ class DoubleRunner final : public Runner {
         return {logits.row(last).begin(), logits.row(last).end()};
     }
 
+    std::vector<double> prefill_after_hit(std::span<const int32_t>, int64_t, int64_t) override {
+        throw UserError({"a prefix hit in double", "--hit", "exact, hopper or released_hopper", ""});
+    }
+
     std::unique_ptr<Runner> fork() const override { return std::make_unique<DoubleRunner>(*this); }
     std::optional<int64_t> state_bytes() const override { return std::nullopt; }
     void save(const std::string&) const override {

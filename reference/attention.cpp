@@ -5,7 +5,7 @@
 
 #include "reference/candidate_pool.h"
 #include "reference/grouped_linear.h"
-#include "reference/layout/cache_layout.h"
+#include "reference/layout/kv_record.h"
 #include "reference/numerics/elementary.h"
 #include "reference/rms_norm.h"
 #include "reference/sparse_attention.h"
@@ -201,14 +201,15 @@ void publish_selections(const AttentionContext& context, const LayerRole& role,
     if (trace.active()) trace_selection(trace, context, role, queries, published, made);
 }
 
-/// Takes the selections of `layer` from outside where there are any.
+/// Takes the selections of a layer from outside where there are any.
 void force_selections(const ForcedChoices* forced, int layer, const std::vector<int64_t>& positions,
                       PublishedSelections& published) {
     if (forced == nullptr || !forced->selected.contains(layer)) return;
     const auto& by_position = forced->selected.at(layer);
-    for (size_t row = 0; row < positions.size(); ++row)
-        if (const auto found = by_position.find(positions[row]); found != by_position.end())
-            published.selected[row] = found->second;
+    for (size_t row = 0; row < positions.size(); ++row) {
+        const auto found = by_position.find(positions[row]);
+        if (found != by_position.end()) published.selected[row] = found->second;
+    }
 }
 
 /// The rows of a query's list: slot i < W is position p - W + 1 + i, then the selected rows.

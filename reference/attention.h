@@ -46,7 +46,8 @@ struct ReleasedBehaviour {
     bool masked_rows_attended = false;
 };
 
-/// Selections to take instead of computed ones: by layer and position.
+/// Selections to take instead of computed ones: by layer and position. Using them throws UserError for rows
+/// that the position does not see and experts that there are not.
 struct ForcedChoices {
     std::map<int, std::map<int64_t, std::vector<int32_t>>> experts;   ///< in selection order
     std::map<int, std::map<int64_t, std::vector<int32_t>>> selected;  ///< compressed rows, ascending, no -1

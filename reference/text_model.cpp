@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "reference/io/user_error.h"
@@ -57,7 +58,7 @@ void check(const Request& request, const ModelConfig& config) {
 /// compressed rows are counted by position, all of a call behind the last Engram layer.
 void check_ranges(std::span<const LayerRange> ranges, const ModelConfig& config,
                   std::span<const Request> requests) {
-    const int64_t last_source = config.candidate_source_layer_id;  // the last KV source
+    const int64_t last_source = first_decoder_layer(config);
     const int64_t last_engram = config.engram ? config.engram->layer_ids.back() : -1;
     for (int64_t layer = 0; layer < std::ssize(ranges); ++layer) {
         const LayerRange range = ranges[static_cast<size_t>(layer)];
@@ -70,6 +71,37 @@ void check_ranges(std::span<const LayerRange> ranges, const ModelConfig& config,
                 (layer < last_engram && range.query_from > first_position(request)))
                 refuse(fmt::format("layer {} drops rows before {}", layer, range.query_from),
                        fmt::format("all rows up to layer {}", std::max(last_source, last_engram)));
+    }
+}
+
+/// A layer's forced lists for the positions of a call: `limit(position)` ids, `count` of them unless -1.
+template <class Limit>
+void check_forced(const std::map<int64_t, std::vector<int32_t>>& lists, const char* what, int layer,
+                  int64_t first, int64_t end, int64_t count, const Limit& limit) {
+    for (auto entry = lists.lower_bound(first); entry != lists.end() && entry->first < end; ++entry) {
+        std::vector<int32_t> list = entry->second;
+        std::ranges::sort(list);
+        const int64_t ids = limit(entry->first);
+        const bool twice = std::ranges::adjacent_find(list) != list.end();
+        const bool outside = !list.empty() && (list.front() < 0 || list.back() >= ids);
+        if (twice || outside || (count >= 0 && std::ssize(list) != count))
+            refuse(fmt::format("forced {} of layer {} at position {}", what, layer, entry->first),
+                   fmt::format("{}different ids from 0 to {}", count < 0 ? "" : fmt::format("{} ", count),
+                               ids - 1),
+                   "take them from a trace of the same tokens");
+    }
+}
+
+void check_forced(const ForcedChoices& forced, const ModelConfig& config, const std::vector<LayerRole>& roles,
+                  const Request& request) {
+    const int64_t first = first_position(request), end = first + std::ssize(request.tokens);
+    for (const auto& [layer, lists] : forced.experts)
+        check_forced(lists, "experts", layer, first, end, config.num_experts_per_tok,
+                     [&](int64_t) { return config.n_routed_experts; });
+    for (const LayerRole& role : roles) {
+        if (role.top_k_source != role.layer || !forced.selected.contains(role.layer)) continue;
+        check_forced(forced.selected.at(role.layer), "rows", role.layer, first, end, -1,
+                     [&](int64_t position) { return visible_groups(position, role.compress_ratio); });
     }
 }
 
@@ -127,6 +159,7 @@ TextModel::Call TextModel::begin(std::span<const Request> requests, const Forwar
     std::set<const SequenceState*> states;
     for (const Request& request : requests) {
         check(request, config_);
+        if (options.forced != nullptr) check_forced(*options.forced, config_, roles_, request);
         if (!states.insert(request.state).second) refuse("one state in two requests", "a state per request");
     }
     check_ranges(options.ranges, config_, requests);

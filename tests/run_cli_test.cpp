@@ -33,6 +33,9 @@ TEST_CASE("run: greedy decoding goes on from what it generated") {
         CHECK(run["steps"][step + 1]["position"] == 3 + step);
     }
     CHECK(run["assumptions"].size() == 2);  // random weights, no tokenizer
+    const Result csv = run_touchstone("run --tokens 5,17,99 --decode 3 --csv");
+    CHECK(csv.exit_code == 0);
+    CHECK(csv.out.starts_with("step,position,token,1.,logit,2.,logit,3.,logit\nprefill,2,99,"));
 }
 
 TEST_CASE("run: another chunk size, another process and a saved state change no digit of a logit") {
@@ -102,6 +105,19 @@ TEST_CASE("run: bounded replay reports its drift, exact replay has none") {
     CHECK(last_step(run_json("run --random-tokens 300 --replay exact")) ==
           last_step(run_json("run --random-tokens 300")));
     CHECK(run_json("run --random-tokens 100 --replay bounded --no-drift")["drift"].is_null());
+}
+
+TEST_CASE("run: a prefix hit replays the window, and says how far that is from a cold run") {
+    const json hit = run_json("run --random-tokens 150 --hit 100");
+    CHECK(hit["drift"]["largest_of_rms"] > 0);
+    CHECK(hit["tokens"] == 150);
+    CHECK(last_step(run_json("run --random-tokens 150 --hit 100 --chunk 7")) == last_step(hit));
+    CHECK(last_step(run_json("run --random-tokens 150 --hit 100 --replay-tokens 99")) != last_step(hit));
+    check_refused("run --random-tokens 150 --hit 48", {"48", "longer"});
+    check_refused("run --random-tokens 150 --hit 100 --replay-tokens 100", {"100", "longer"});
+    check_refused("run --random-tokens 150 --hit 150", {"150", "one token behind"});
+    check_refused("run --random-tokens 150 --replay-tokens 10", {"--hit"});
+    check_refused("run --random-tokens 150 --hit 100 --arithmetic ideal", {"double", "--hit"});
 }
 
 TEST_CASE("run: what a user can get wrong is named, and nothing is written") {

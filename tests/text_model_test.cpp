@@ -346,6 +346,59 @@ TEST_CASE("text model: each sublayer is collapsed with the mix of the one before
     }
 }
 
+TEST_CASE("text model: forced choices are taken, those that cannot be are refused with the state as it was") {
+    const TextModel model = small::model(Arithmetic::exact);
+    const std::vector<int32_t> tokens = small::tokens(21, 30);
+    const auto last_logits = [&](const ForcedChoices* forced, TraceMap* trace) {
+        SequenceState state(small::config());
+        const Request request{&state, tokens};
+        ForwardOptions options;
+        options.forced = forced;
+        options.trace = Trace(trace);
+        std::vector<float> logits = model.forward({&request, 1}, options).front();
+        return logits;
+    };
+    TraceMap own, made;
+    const std::vector<float> unforced = last_logits(nullptr, &own);
+
+    // The last position looks elsewhere: rows 0 and 3 alone in layer 6, other experts in layer 7.
+    ForcedChoices forced;
+    forced.selected[6][29] = {0, 3};
+    const std::vector<double>& chosen = own.find("L07.ffn.experts")->numbers;
+    std::vector<int32_t>& experts = forced.experts[7][29];
+    for (int32_t id = 0; std::ssize(experts) < small::config().num_experts_per_tok; ++id)
+        if (std::find(chosen.end() - small::config().num_experts_per_tok, chosen.end(), id) == chosen.end())
+            experts.push_back(id);
+    for (int64_t position = 0; position < 29;
+         ++position)  // experts are forced for all rows of a call or none
+        for (int64_t k = 0; k < small::config().num_experts_per_tok; ++k)
+            forced.experts[7][position].push_back(
+                static_cast<int32_t>(chosen[size_t(position * small::config().num_experts_per_tok + k)]));
+    CHECK(last_logits(&forced, &made) != unforced);
+    CHECK(made.find("L07.ffn.experts")->numbers.back() == experts.back());
+    CHECK(made.find("L05.x_out")->bytes == own.find("L05.x_out")->bytes);
+    CHECK(made.find("L06.x_out")->bytes != own.find("L06.x_out")->bytes);
+
+    for (const std::vector<int32_t>& rows : {std::vector<int32_t>{30}, {-1, 2}, {5, 5}}) {
+        CAPTURE(rows);
+        ForcedChoices wrong;
+        wrong.selected[6][29] = rows;
+        CHECK_THROWS_AS(last_logits(&wrong, nullptr), UserError);
+    }
+    for (const std::vector<int32_t>& ids : {std::vector<int32_t>{0}, {0, 4}, {1, 1}}) {
+        CAPTURE(ids);
+        ForcedChoices wrong;
+        wrong.experts[7][29] = ids;
+        SequenceState state(small::config());
+        const Request request{&state, tokens};
+        ForwardOptions options;
+        options.forced = &wrong;
+        CHECK_THROWS_AS(model.forward({&request, 1}, options), UserError);
+        CHECK(state == SequenceState(small::config()));
+        CHECK_NOTHROW(model.forward({&request, 1}, {}));
+    }
+}
+
 TEST_CASE("text model: what it refuses leaves every state as it was") {
     const TextModel model = small::model(Arithmetic::exact);
     const std::vector<int32_t> tokens = small::tokens(9, 40), good = small::tokens(10, 3);
