@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "golden/case_hashes.h"
-#include "reference/registry/case_text.h"
 #include "reference/numerics/sums.h"
+#include "reference/registry/case_text.h"
 
 namespace touchstone {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "golden/case_hashes.h"
-#include "reference/registry/case_text.h"
 #include "reference/numerics/all_inputs.h"
+#include "reference/registry/case_text.h"
 
 namespace touchstone {
 

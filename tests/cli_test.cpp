@@ -247,7 +247,8 @@ TEST_CASE("gpu: without a device, exit 3, nothing on stdout, no file, and why on
     const fs::path receipts = scratch() / "receipts.txt";
     for (const char* command : {"probe", "check", "cublas"}) {
         CAPTURE(command);
-        const Result result = run_touchstone("gpu " + std::string(command) + " --receipts " + receipts.string());
+        const Result result =
+            run_touchstone("gpu " + std::string(command) + " --receipts " + receipts.string());
         CHECK(result.exit_code == 3);
         CHECK(result.out.empty());
         CHECK(result.err.starts_with("touchstone: nothing compared: "));
@@ -314,7 +315,8 @@ TEST_CASE("checkpoint: a layer alone says what it lacks, and verify fails with e
     const Result whole = run_touchstone("checkpoint verify --json " + folder);
     CHECK(whole.exit_code == 1);
     CHECK(json::parse(whole.out)["problem_count"] == 908);
-    CHECK(run_touchstone("checkpoint verify " + folder).out.find("and 808 more problems") != std::string::npos);
+    CHECK(run_touchstone("checkpoint verify " + folder).out.find("and 808 more problems") !=
+          std::string::npos);
 }
 
 TEST_CASE("checkpoint: bad options and folders are refused before anything is written") {

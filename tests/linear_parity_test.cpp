@@ -12,6 +12,7 @@
 #include "reference/io/safetensors.h"
 #include "reference/linear.h"
 #include "reference/numerics/elementary.h"
+#include "tests/bf16_units.h"
 #include "tests/official_tiny.h"
 
 using namespace touchstone;
@@ -71,27 +72,9 @@ std::vector<Result> run_bf16(Arithmetic arithmetic, SumOperator op, const std::v
     return y;
 }
 
-/// Codes of bf16 in the order of their values, so that neighbours are one apart.
-int32_t ordered(Bf16 x) {
-    return x.bits & 0x8000 ? -static_cast<int32_t>(x.bits & 0x7FFF) : static_cast<int32_t>(x.bits);
-}
-
-/// At most one element in a hundred differs, each by one unit in the last place.
 void check_bf16(const std::vector<Bf16>& ours, const std::string& name, const char* arithmetic) {
-    const auto theirs = official_tiny::file("prefill100").values<Bf16>(name, "BF16");
-    REQUIRE(ours.size() == theirs.size());
-    int64_t differing = 0;
-    int32_t worst = 0;
-    for (size_t i = 0; i < ours.size(); ++i) {
-        const int32_t distance = std::abs(ordered(ours[i]) - ordered(theirs[i]));
-        differing += distance != 0;
-        worst = std::max(worst, distance);
-    }
-    const std::string shown = fmt::format("{}, {}: {} of {} differ, by at most {} units", name, arithmetic,
-                                          differing, ours.size(), worst);
-    INFO(shown);
-    CHECK(differing * 100 <= std::ssize(ours));
-    CHECK(worst <= 1);
+    check_bf16(ours, official_tiny::file("prefill100").values<Bf16>(name, "BF16"),
+               fmt::format("{}, {}", name, arithmetic));
 }
 
 /// Within 1e-5 of the row's root mean square.

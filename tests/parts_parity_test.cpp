@@ -14,6 +14,7 @@
 #include "reference/moe_gate.h"
 #include "reference/rms_norm.h"
 #include "reference/rope.h"
+#include "tests/bf16_units.h"
 #include "tests/official_tiny.h"
 
 using namespace touchstone;
@@ -52,28 +53,6 @@ const SafetensorsFile& model() {
 template <class T>
 std::vector<T> weight(const std::string& name, const char* type) {
     return model().values<T>(name, type);
-}
-
-/// Codes of bf16 in the order of their values, so that neighbours are one apart.
-int32_t ordered(Bf16 x) {
-    return x.bits & 0x8000 ? -static_cast<int32_t>(x.bits & 0x7FFF) : static_cast<int32_t>(x.bits);
-}
-
-/// At most one element in a hundred differs, each by one unit in the last place.
-void check_bf16(const std::vector<Bf16>& ours, const std::vector<Bf16>& theirs, const std::string& name) {
-    REQUIRE(ours.size() == theirs.size());
-    int64_t differing = 0;
-    int32_t worst = 0;
-    for (size_t i = 0; i < ours.size(); ++i) {
-        const int32_t distance = std::abs(ordered(ours[i]) - ordered(theirs[i]));
-        differing += distance != 0;
-        worst = std::max(worst, distance);
-    }
-    const std::string shown =
-        fmt::format("{}: {} of {} differ, by at most {} units", name, differing, ours.size(), worst);
-    INFO(shown);
-    CHECK(differing * 100 <= std::ssize(ours));
-    CHECK(worst <= 1);
 }
 
 /// Within 1e-5 of the row's root mean square.

@@ -35,7 +35,7 @@ TEST_CASE("run: greedy decoding goes on from what it generated") {
     CHECK(run["assumptions"].size() == 2);  // random weights, no tokenizer
     const Result csv = run_touchstone("run --tokens 5,17,99 --decode 3 --csv");
     CHECK(csv.exit_code == 0);
-    CHECK(csv.out.starts_with("step,position,token,1.,logit,2.,logit,3.,logit\nprefill,2,99,"));
+    CHECK(csv.out.starts_with("step,position,token,1.,logit,2.,logit,3.,logit\r\nprefill,2,99,"));
 }
 
 TEST_CASE("run: another chunk size, another process and a saved state change no digit of a logit") {

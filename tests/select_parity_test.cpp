@@ -17,6 +17,7 @@
 #include "reference/quantize.h"
 #include "reference/sparse_attention.h"
 #include "reference/top_k.h"
+#include "tests/bf16_units.h"
 #include "tests/official_tiny.h"
 
 using namespace touchstone;
@@ -115,11 +116,6 @@ const RopeTable& table() {
     static const RopeTable compress =
         compress_rope_table(load_config((official_tiny::folder() / "config.json").string()));
     return compress;
-}
-
-/// Codes of bf16 in the order of their values, so that neighbours are one apart.
-int32_t ordered(Bf16 x) {
-    return x.bits & 0x8000 ? -static_cast<int32_t>(x.bits & 0x7FFF) : static_cast<int32_t>(x.bits);
 }
 
 /// Elements that differ, and by how many bf16 numbers at most.
