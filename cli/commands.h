@@ -85,7 +85,7 @@ struct RunOptions {
     std::string top = "3";
     std::string load, save, trace, force_choices;
     std::string hit, replay_tokens;
-    bool drift = true;
+    bool no_drift = false;
     bool stale_index_keys = false;
     bool masked_rows_attended = false;
     OutputFormat output;

@@ -117,7 +117,7 @@ void add_run_command(CLI::App& app) {
         "replaying the last of them");
     command->add_option("--replay-tokens", options->replay_tokens,
                         "With --hit: how many are replayed (default: the window)");
-    command->add_flag("!--no-drift", options->drift,
+    command->add_flag("--no-drift", options->no_drift,
                       "Do not run all layers on all rows beside a replay, to tell the difference");
     command->add_option("--chunk", options->chunk, "Rows per call of the prefill; no bit depends on it")
         ->capture_default_str();

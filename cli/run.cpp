@@ -170,7 +170,7 @@ RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings&
     RunResult result;
     result.first_token = runner.tokens();
     std::unique_ptr<Runner> oracle;
-    if (options.drift && (settings.replay == ReplayMode::bounded || !options.hit.empty()))
+    if (!options.no_drift && (settings.replay == ReplayMode::bounded || !options.hit.empty()))
         oracle = runner.fork();
 
     show_progress(fmt::format("prefill of {} tokens", tokens.size()));

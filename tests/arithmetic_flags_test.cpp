@@ -40,6 +40,11 @@ TOUCHSTONE_TEST_WITH_FMA float product_minus(float a, float b, float c) {
     return c - a * b;
 }
 
+__attribute__((noinline)) void round_neighbours_to_fp32(double* pair) {
+    pair[0] = static_cast<double>(static_cast<float>(pair[0]));
+    pair[1] = static_cast<double>(static_cast<float>(pair[1]));
+}
+
 /// A value that the compiler cannot know.
 template <class T>
 T opaque(T value) {
@@ -54,6 +59,14 @@ std::vector<float> opaque_ramp(int count) {
 }
 
 }  // namespace
+
+TEST_CASE(
+    "arithmetic: a double rounded to fp32 stays rounded, beside another too (-fno-tree-slp-vectorize)") {
+    double pair[2]{opaque(0.1), opaque(0.2)};
+    round_neighbours_to_fp32(pair);
+    CHECK(pair[0] == 0x1.99999ap-4);
+    CHECK(pair[1] == 0x1.99999ap-3);
+}
 
 TEST_CASE("arithmetic: a product and a sum are two roundings (-ffp-contract=off)") {
     if (!fma_instruction_exists()) {
