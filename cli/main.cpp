@@ -339,8 +339,8 @@ void add_gpu_command(CLI::App& app, int& exit_code) {
 
 int main(int argc, char** argv) {
     CLI::App app{
-        "Touchstone: what DeepSeek-V4.1-Flash's memory costs, from the layouts that its bytes are packed "
-        "with."};
+        "Touchstone: DeepSeek-V4.1-Flash to the bit, each operator and the whole text model, and what its "
+        "memory costs."};
     app.name("touchstone");
     app.set_version_flag("--version", TOUCHSTONE_VERSION);
     app.require_subcommand(1);
