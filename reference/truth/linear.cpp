@@ -50,7 +50,8 @@ double accumulation_loss(const Products& products, const BlockLoss& block_loss) 
 template <class Terms>
 double unit(const Terms& products, double accumulator, int fraction_bits) {
     const double largest = std::max(products.abs().maxCoeff(), std::abs(accumulator) * slack);
-    return largest == 0 ? 0 : std::ldexp(1.0, std::ilogb(largest) - fraction_bits);
+    if (largest == 0 || !std::isfinite(largest)) return largest;
+    return std::ldexp(1.0, std::ilogb(largest) - fraction_bits);
 }
 
 }  // namespace
