@@ -31,8 +31,8 @@ struct SourceState {
 class SequenceState {
   public:
     /// An empty sequence. `rollback_tokens`: how far behind the furthest token that it has seen truncate can
-    /// go. Throws UserError for
-    /// models without a text path here (V4) and for a number outside 0 .. max_position_embeddings.
+    /// go. Throws UserError for models without a text path here (V4) and for a number outside 0 ..
+    /// max_position_embeddings.
     explicit SequenceState(const ModelConfig& config, int64_t rollback_tokens = 8);
 
     /// The configuration of the model that it belongs to.
