@@ -81,7 +81,7 @@ struct RunOptions {
     std::string chunk = "512";
     std::string temperature = "0";
     std::string seed = "1";
-    std::string weights_seed = "1";
+    std::string weights_seed;  ///< empty: 1
     std::string top = "3";
     std::string load, save, trace, force_choices;
     std::string hit, replay_tokens;

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <new>
 
 #include "cli/commands.h"
 #include "reference/io/user_error.h"
+#include "reference/numerics/isa.h"
 
 namespace {
 
@@ -353,9 +355,10 @@ int main(int argc, char** argv) {
     add_op_command(app, exit_code);
     add_gpu_command(app, exit_code);
     app.footer(
-        "Every command has --help with examples, --json and --csv.\n"
+        "Every command has --help with examples and --json; those that print tables have --csv.\n"
         "Models are preset names or a path to a config.json.");
     try {
+        touchstone::active_isa();  // a wrong TOUCHSTONE_ISA is refused here, not inside a parallel loop
         check_command(app, argc, argv);
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -366,6 +369,11 @@ int main(int argc, char** argv) {
         return exit_usage;
     } catch (const touchstone::UserError& error) {
         fmt::print(stderr, "touchstone: error: {}\n", error.what());
+        return exit_usage;
+    } catch (const std::bad_alloc&) {
+        fmt::print(
+            stderr,
+            "touchstone: error: there is not enough memory for this\n  remedy:   ask for less at once\n");
         return exit_usage;
     } catch (const std::exception& error) {
         fmt::print(stderr, "touchstone: internal error: {}\n", error.what());

@@ -14,7 +14,7 @@ void write_result(const std::string& text) {
 }
 
 std::string to_text(const nlohmann::json& object) {
-    return object.dump(2) + '\n';
+    return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
 nlohmann::json to_json(const Rational& value) {

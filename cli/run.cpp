@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/table.h"
+#include "reference/io/atomic_file.h"
 #include "reference/io/user_error.h"
 #include "reference/model/checkpoint.h"
 #include "reference/model/model.h"
@@ -45,7 +46,8 @@ T parse_number(std::string_view option, std::string_view text, T low, T high) {
     return value;
 }
 
-std::vector<int32_t> parse_token_ids(const RunOptions& options, int64_t vocabulary) {
+std::vector<int32_t> parse_token_ids(const RunOptions& options, const ModelConfig& config) {
+    const int64_t vocabulary = config.vocab_size;
     std::vector<int32_t> tokens;
     if (!options.tokens.empty())
         for (const std::string& item : parse_list("--tokens", options.tokens))
@@ -54,6 +56,9 @@ std::vector<int32_t> parse_token_ids(const RunOptions& options, int64_t vocabula
     if (options.random_tokens.empty()) return tokens;
     if (!tokens.empty()) refuse("both --tokens and --random-tokens", "--random-tokens", "one of them");
     const int64_t count = parse_tokens("--random-tokens", options.random_tokens, 1);
+    if (count > config.max_position_embeddings)
+        refuse(fmt::format("{} random tokens", count), "--random-tokens",
+               fmt::format("at most {} (max_position_embeddings)", config.max_position_embeddings));
     const RandomStream random{parse_number<uint64_t>("--seed", options.seed, 0, UINT64_MAX), 1};
     for (int64_t i = 0; i < count; ++i)
         tokens.push_back(
@@ -63,7 +68,15 @@ std::vector<int32_t> parse_token_ids(const RunOptions& options, int64_t vocabula
 
 /// A checkpoint folder, or a small preset with random weights.
 std::unique_ptr<TensorSource> open_source(const RunOptions& options, std::vector<std::string>& assumptions) {
-    if (std::filesystem::is_directory(options.config)) return std::make_unique<Checkpoint>(options.config);
+    const std::vector<std::string> presets = preset_names();
+    std::error_code not_a_folder;
+    if (std::ranges::find(presets, options.config) == presets.end() &&
+        std::filesystem::is_directory(options.config, not_a_folder)) {
+        if (!options.weights_seed.empty())
+            refuse("--weights-seed beside a checkpoint", "--weights-seed",
+                   "a preset, whose weights are made up");
+        return std::make_unique<Checkpoint>(options.config);
+    }
     const Model model = find_model(options.config);
     if (model.config() == nullptr)
         refuse(fmt::format("model {} is a baseline: only its caches are described", model.name), "--config",
@@ -73,7 +86,9 @@ std::unique_ptr<TensorSource> open_source(const RunOptions& options, std::vector
     if (bytes >= most_synthetic_bytes)
         refuse(fmt::format("{} has {} bytes of weights", model.name, grouped(bytes)), "--config",
                "a folder with its checkpoint, or a small preset such as tiny, whose weights are made up");
-    const uint64_t seed = parse_number<uint64_t>("--weights-seed", options.weights_seed, 0, UINT64_MAX);
+    const uint64_t seed = options.weights_seed.empty()
+                              ? 1
+                              : parse_number<uint64_t>("--weights-seed", options.weights_seed, 0, UINT64_MAX);
     assumptions.push_back(
         fmt::format("weights are random numbers (seed {}): what is said has no meaning", seed));
     return std::make_unique<SyntheticTensors>(*model.config(), seed);
@@ -162,9 +177,21 @@ std::vector<double> prefill_prompt(Runner& runner, const RunOptions& options, co
     return runner.prefill_after_hit(tokens, hit, replayed);
 }
 
-RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings& settings, int64_t window,
-                   const std::vector<int32_t>& tokens) {
+/// What the run will come to is refused before its work is done.
+int64_t decode_steps(const RunOptions& options, const ModelConfig& config, int64_t loaded, int64_t prompt) {
     const int64_t steps = options.decode.empty() ? 0 : parse_tokens("--decode", options.decode, 0);
+    const int64_t context = loaded + prompt + steps;
+    if (context > config.max_position_embeddings)
+        refuse(fmt::format("a context of {} tokens: {} loaded, {} of the prompt, {} to generate", context,
+                           loaded, prompt, steps),
+               "--tokens, --decode",
+               fmt::format("at most {} (max_position_embeddings)", config.max_position_embeddings));
+    return steps;
+}
+
+RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings& settings,
+                   const ModelConfig& config, const std::vector<int32_t>& tokens) {
+    const int64_t steps = decode_steps(options, config, runner.tokens(), std::ssize(tokens));
     const float temperature = parse_number<float>("--temperature", options.temperature, 0.0f, 1e6f);
     const uint64_t seed = parse_number<uint64_t>("--seed", options.seed, 0, UINT64_MAX);
     RunResult result;
@@ -174,7 +201,7 @@ RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings&
         oracle = runner.fork();
 
     show_progress(fmt::format("prefill of {} tokens", tokens.size()));
-    std::vector<double> logits = prefill_prompt(runner, options, settings, window, tokens);
+    std::vector<double> logits = prefill_prompt(runner, options, settings, config.sliding_window, tokens);
     if (oracle != nullptr)
         result.drift = drift_between(logits, oracle->prefill(tokens, ReplayMode::none, false));
     result.steps.push_back({"prefill", runner.tokens() - 1, tokens.back(), logits});
@@ -193,7 +220,8 @@ RunResult run_turn(Runner& runner, const RunOptions& options, const RunSettings&
 
 Table steps_table(const RunResult& result, int64_t top) {
     std::vector<std::string> headers{"step", "position", "token"};
-    for (int64_t i = 1; i <= top; ++i) headers.insert(headers.end(), {fmt::format("{}.", i), "logit"});
+    for (int64_t i = 1; i <= top; ++i)
+        headers.insert(headers.end(), {fmt::format("token {}", i), fmt::format("logit {}", i)});
     Table table(headers);
     for (const Step& step : result.steps) {
         std::vector<Cell> cells{step.kind, step.position, int64_t{step.token}};
@@ -233,6 +261,15 @@ json result_json(const RunOptions& options, const TensorSource& source, const Ru
                    {"config", options.config},
                    {"arithmetic", options.arithmetic},
                    {"replay", options.replay},
+                   {"reading", options.reading},
+                   {"hit", options.hit},
+                   {"replay_tokens", options.replay_tokens},
+                   {"seed", options.seed},
+                   {"temperature", options.temperature},
+                   {"weights_seed", options.weights_seed},
+                   {"released_stale_index_keys", options.stale_index_keys},
+                   {"released_masked_rows", options.masked_rows_attended},
+                   {"forced_choices", options.force_choices},
                    {"layers", source.config().num_hidden_layers},
                    {"tokens", result.tokens},
                    {"loaded_tokens", result.first_token},
@@ -258,8 +295,8 @@ std::unique_ptr<Runner> make_runner(const RunOptions& options, const TensorSourc
                                     const RunSettings& settings) {
     const bool rounds = options.arithmetic == "truth";
     if (rounds || options.arithmetic == "ideal") {
-        if (!options.load.empty())
-            refuse(fmt::format("--load in {}", options.arithmetic), "--load",
+        if (!options.load.empty() || !options.save.empty())
+            refuse(fmt::format("{} keeps its state in double", options.arithmetic), "--load, --save",
                    "exact, hopper or released_hopper: their state is packed");
         return double_runner(source, rounds, settings);
     }
@@ -275,7 +312,7 @@ std::unique_ptr<Runner> make_runner(const RunOptions& options, const TensorSourc
 void run_run(const RunOptions& options) {
     std::vector<std::string> assumptions;
     const std::unique_ptr<TensorSource> source = open_source(options, assumptions);
-    const std::vector<int32_t> tokens = parse_token_ids(options, source->config().vocab_size);
+    const std::vector<int32_t> tokens = parse_token_ids(options, source->config());
     if (tokens.empty())
         refuse("no tokens: nothing to prefill, and nothing that a decode step could follow", "--tokens",
                "token ids separated by commas, or --random-tokens N",
@@ -285,6 +322,8 @@ void run_run(const RunOptions& options) {
             "token ids are compressed for Engram without a tokenizer: id modulo the compressed "
             "vocabulary");
 
+    if (!options.load.empty())
+        assumptions.push_back("the state was made with these weights and this arithmetic: it does not say");
     RunSettings settings{.replay = replay_mode(options.replay),
                          .reading = boundary_reading(options.reading),
                          .chunk_tokens = parse_tokens("--chunk", options.chunk, 1),
@@ -303,10 +342,12 @@ void run_run(const RunOptions& options) {
         show_progress(fmt::format("layer {} of {}", layer + 1, layers));
     };
 
+    for (const std::string* path : {&options.save, &options.trace})
+        if (!path->empty()) const AtomicFile refused_now_not_after_the_work(*path);
     const std::unique_ptr<Runner> runner = make_runner(options, *source, settings);
     const int64_t top =
         std::min(parse_number<int64_t>("--top", options.top, 1, 20), source->config().vocab_size);
-    const RunResult result = run_turn(*runner, options, settings, source->config().sliding_window, tokens);
+    const RunResult result = run_turn(*runner, options, settings, source->config(), tokens);
     if (trace != nullptr) trace->finish();
     if (!options.save.empty()) runner->save(options.save);
     if (options.output.json) {

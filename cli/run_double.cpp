@@ -60,9 +60,31 @@ truth::Matrix pool_blocks(const truth::Matrix& mask, const ModelConfig& config) 
     return blocks;
 }
 
+using ForcedLists = std::vector<std::vector<int64_t>>;
+
+const ForcedLists* forced_lists(const truth::ForcedChoices& forced, int layer) {
+    const auto found = forced.positions.find(layer);
+    return found == forced.positions.end() ? nullptr : &found->second;
+}
+
+/// Ids of each row, -1 behind them, as integers: what --force-choices reads. The double model traces what it
+/// would have chosen; where rows are forced, they are what it took.
+void trace_choices(TraceFile& trace, const std::string& name, const truth::Matrix& chosen, int64_t width,
+                   const ForcedLists* forced) {
+    std::vector<int32_t> ids(static_cast<size_t>(chosen.rows() * width), -1);
+    for (Eigen::Index row = 0; row < chosen.rows(); ++row) {
+        const auto out = ids.begin() + row * width;
+        if (forced != nullptr)
+            std::ranges::copy((*forced)[static_cast<size_t>(row)], out);
+        else
+            std::ranges::copy(chosen.row(row), out);
+    }
+    trace.add(name, "I32", {chosen.rows(), width}, std::as_bytes(std::span(ids)));
+}
+
 /// Writes a tensor of the double model under the name that the bit-exact model gives it.
-void trace_as_ours(TraceFile& trace, int64_t first_position, const ModelConfig& config, std::string name,
-                   const truth::Matrix& value) {
+void trace_as_ours(TraceFile& trace, int64_t first_position, const ModelConfig& config,
+                   const truth::ForcedChoices& forced, const std::string& name, const truth::Matrix& value) {
     const size_t dot = name.find('.');
     std::string tensor = name.starts_with('L') ? name.substr(dot + 1) : name;
     if (std::ranges::find(left_out, tensor) != std::end(left_out)) return;
@@ -79,8 +101,13 @@ void trace_as_ours(TraceFile& trace, int64_t first_position, const ModelConfig& 
             break;
         }
     const truth::Matrix stored = mask ? pool_blocks(value, config) : value;
-    trace.add(call_prefix(first_position) + (layer < 0 ? "" : name.substr(0, dot + 1)) + tensor, "F64",
-              {stored.rows(), stored.cols()},
+    const std::string full_name =
+        call_prefix(first_position) + (layer < 0 ? "" : name.substr(0, dot + 1)) + tensor;
+    if (tensor == "attn.indexer.selected" || tensor == "ffn.experts")
+        return trace_choices(trace, full_name, value,
+                             tensor == "ffn.experts" ? value.cols() : config.index_topk,
+                             tensor == "ffn.experts" ? nullptr : forced_lists(forced, layer));
+    trace.add(full_name, "F64", {stored.rows(), stored.cols()},
               std::as_bytes(std::span(stored.data(), static_cast<size_t>(stored.size()))));
 }
 
@@ -109,12 +136,13 @@ class DoubleRunner final : public Runner {
         for (const LayerRange& range : replay_ranges(config_, mode, settings_.reading, first + count))
             options.replay.push_back({range.query_from, range.window_from});
         if (settings_.forced != nullptr) {
+            require_forced_choices(*settings_.forced, config_, first, count);
             take_rows(settings_.forced->experts, first, count, options.forced.experts);
             take_rows(settings_.forced->selected, first, count, options.forced.positions);
         }
         if (traced && settings_.trace != nullptr)
             options.trace = [&](const std::string& name, const truth::Matrix& value) {
-                trace_as_ours(*settings_.trace, first, config_, name, value);
+                trace_as_ours(*settings_.trace, first, config_, options.forced, name, value);
             };
         const truth::Matrix logits =
             model_->forward(state_, std::vector<int64_t>(tokens.begin(), tokens.end()), first, options);

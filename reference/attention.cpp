@@ -113,14 +113,17 @@ std::vector<int32_t> select_rows(const AttentionContext& context, const LayerRol
     if (role.pool == PoolRole::restricted) {
         mask.resize(static_cast<size_t>(visible));
         pool_mask(pool, shape, mask);
-        if (context.released.masked_rows_attended) {
-            for (size_t i = 0; i < mask.size(); ++i)
-                if (mask[i] == 0) scores[i] = -std::numeric_limits<float>::infinity();
-            mask.clear();
-        }
+    }
+    std::vector<float> masked;
+    if (context.released.masked_rows_attended && !mask.empty()) {
+        masked = scores;
+        for (size_t i = 0; i < mask.size(); ++i)
+            if (mask[i] == 0) masked[i] = -std::numeric_limits<float>::infinity();
+        mask.clear();
     }
     std::vector<int32_t> selected(static_cast<size_t>(std::min(config.index_topk, visible)));
-    top_k(scores, 1, visible, std::ssize(selected), {{}, mask}, TopKOutput::ascending, selected);
+    top_k(masked.empty() ? scores : masked, 1, visible, std::ssize(selected), {{}, mask},
+          TopKOutput::ascending, selected);
     std::erase(selected, -1);
     return selected;
 }
@@ -166,6 +169,17 @@ void trace_selection(const Trace& trace, const AttentionContext& context, const 
         static_cast<size_t>(context.config.candidate_topk_blocks), -1);
 }
 
+/// Takes the selections of a layer from outside where there are any.
+void force_selections(const ForcedChoices* forced, int layer, const std::vector<int64_t>& positions,
+                      PublishedSelections& published) {
+    if (forced == nullptr || !forced->selected.contains(layer)) return;
+    const auto& by_position = forced->selected.at(layer);
+    for (size_t row = 0; row < positions.size(); ++row) {
+        const auto found = by_position.find(positions[row]);
+        if (found != by_position.end()) published.selected[row] = found->second;
+    }
+}
+
 /// Queries, scores and selections of an index source, for every row of the call.
 void publish_selections(const AttentionContext& context, const LayerRole& role,
                         const AttentionWeights& weights, std::span<const Bf16> qr, std::span<const Bf16> x,
@@ -198,18 +212,8 @@ void publish_selections(const AttentionContext& context, const LayerRole& role,
         made.scores[row] = std::move(scores);
         made.block_scores[row] = std::move(block_scores);
     }
+    force_selections(context.forced, role.layer, positions, published);
     if (trace.active()) trace_selection(trace, context, role, queries, published, made);
-}
-
-/// Takes the selections of a layer from outside where there are any.
-void force_selections(const ForcedChoices* forced, int layer, const std::vector<int64_t>& positions,
-                      PublishedSelections& published) {
-    if (forced == nullptr || !forced->selected.contains(layer)) return;
-    const auto& by_position = forced->selected.at(layer);
-    for (size_t row = 0; row < positions.size(); ++row) {
-        const auto found = by_position.find(positions[row]);
-        if (found != by_position.end()) published.selected[row] = found->second;
-    }
 }
 
 /// The rows of a query's list: slot i < W is position p - W + 1 + i, then the selected rows.
@@ -369,10 +373,8 @@ void attention_queries(const AttentionContext& context, const LayerRole& role,
     rope(table_of(context, role), RopeDirection::forward, positions, heads, dim, q);
 
     // 2. Which compressed rows: chosen here, or published by the layer's index source.
-    if (role.top_k_source == role.layer) {
+    if (role.top_k_source == role.layer)
         publish_selections(context, role, weights, qr, x, rows, positions, published, trace);
-        force_selections(context.forced, role.layer, positions, published);
-    }
 
     // 3. Attention, turned back by each query's position: keys are values, and values were rotated.
     std::vector<Bf16> o = attend(context, role, weights.sink, q, rows, new_rows, published);

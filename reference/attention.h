@@ -38,8 +38,9 @@ struct CallRows {
 
 /// What the released code does and the specification does not (text model 6.4, 6.5); both off by default.
 struct ReleasedBehaviour {
-    /// A decode step that closes no group scores its queries against the keys last published, those of the
-    /// last KV source, in layers whose own source has a ratio above 1.
+    /// A decode step (a call's only row of its sequence, not the first) that closes no group scores its
+    /// queries against the keys last published, those of the last KV source, in layers whose own source has a
+    /// ratio above 1.
     bool stale_index_keys = false;
     /// Where fewer rows than index_topk lie in the pool, visible rows outside it fill the list and are
     /// attended.

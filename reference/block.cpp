@@ -20,15 +20,17 @@ std::vector<T> kept_rows(std::span<const T> x, std::span<const int64_t> rows, in
     return kept;
 }
 
-/// The experts to take for each row, or nothing when not every row has them.
-std::vector<int32_t> forced_experts(const ForcedChoices* forced, int layer, const CallRows& rows) {
+/// The experts to take for each row, -1 for rows that choose for themselves; nothing where all do.
+std::vector<int32_t> forced_experts(const ForcedChoices* forced, int layer, int64_t k, const CallRows& rows) {
     std::vector<int32_t> experts;
     if (forced == nullptr || !forced->experts.contains(layer)) return experts;
     const auto& by_position = forced->experts.at(layer);
     for (const int64_t position : rows.positions()) {
         const auto found = by_position.find(position);
-        if (found == by_position.end()) return {};
-        experts.insert(experts.end(), found->second.begin(), found->second.end());
+        if (found == by_position.end())
+            experts.insert(experts.end(), static_cast<size_t>(k), -1);
+        else
+            experts.insert(experts.end(), found->second.begin(), found->second.end());
     }
     return experts;
 }
@@ -69,8 +71,9 @@ std::vector<Bf16> moe(const AttentionContext& context, const LayerRole& role, co
                       std::span<const Bf16> x, const CallRows& rows, const Trace& trace) {
     const ModelConfig& config = context.config;
     const GateSettings settings{config.num_experts_per_tok, static_cast<float>(config.routed_scaling_factor)};
-    const Routing routing = moe_gate(context.arithmetic, x, rows.rows(), weights.gate, settings, {},
-                                     forced_experts(context.forced, role.layer, rows));
+    const Routing routing =
+        moe_gate(context.arithmetic, x, rows.rows(), weights.gate, settings, {},
+                 forced_experts(context.forced, role.layer, config.num_experts_per_tok, rows));
     ExpertsResult result = experts(context.arithmetic, x, routing, weights.expert, weights.shared,
                                    static_cast<float>(config.swiglu_limit));
     const int64_t count = routing.rows, k = config.num_experts_per_tok;

@@ -23,10 +23,16 @@ void require(std::string_view tensor, size_t size, int64_t rows, int64_t width) 
            "pass tensors whose shapes agree");
 }
 
+/// A row of -1 alone among forced ones.
+bool left_to_the_gate(std::span<const int32_t> chosen) {
+    return std::ranges::all_of(chosen, [](int32_t expert) { return expert == -1; });
+}
+
 void require_forced(std::span<const int32_t> forced, int64_t rows, int64_t k, int64_t experts) {
     for (int64_t row = 0; row < rows; ++row) {
         const std::span<const int32_t> chosen =
             forced.subspan(static_cast<size_t>(row * k), static_cast<size_t>(k));
+        if (left_to_the_gate(chosen)) continue;
         for (size_t i = 0; i < chosen.size(); ++i) {
             if (chosen[i] < 0 || chosen[i] >= experts)
                 refuse(fmt::format("forced expert {} of row {}", chosen[i], row),
@@ -73,16 +79,17 @@ Routing moe_gate(Arithmetic arithmetic, std::span<const Bf16> x, int64_t rows, c
     elementary::sqrt_softplus(routing.scores, routing.scores);
 
     // 2. Selection, by score + bias.
-    routing.experts.assign(forced.begin(), forced.end());
-    if (forced.empty()) {
-        std::vector<float> biased(routing.scores.size());
-        for (size_t i = 0; i < biased.size(); ++i) {
-            const size_t row = i / static_cast<size_t>(experts), expert = i % static_cast<size_t>(experts);
-            const bool image = !image_rows.empty() && image_rows[row] != 0;
-            biased[i] = routing.scores[i] + (image ? weights.bias_vl : weights.bias)[expert];
-        }
-        routing.experts.resize(static_cast<size_t>(rows * k));
-        top_k(biased, rows, experts, k, {}, TopKOutput::selection, routing.experts);
+    routing.experts.resize(static_cast<size_t>(rows * k));
+    std::vector<float> biased(routing.scores.size());
+    for (size_t i = 0; i < biased.size(); ++i) {
+        const size_t row = i / static_cast<size_t>(experts), expert = i % static_cast<size_t>(experts);
+        const bool image = !image_rows.empty() && image_rows[row] != 0;
+        biased[i] = routing.scores[i] + (image ? weights.bias_vl : weights.bias)[expert];
+    }
+    top_k(biased, rows, experts, k, {}, TopKOutput::selection, routing.experts);
+    for (int64_t row = 0; row < rows && !forced.empty(); ++row) {
+        const auto chosen = forced.subspan(static_cast<size_t>(row * k), static_cast<size_t>(k));
+        if (!left_to_the_gate(chosen)) std::ranges::copy(chosen, routing.experts.begin() + row * k);
     }
 
     // 3. Weights, from the scores without bias.

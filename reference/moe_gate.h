@@ -31,8 +31,8 @@ struct Routing {
 /// Scores are LF products (`moe_gate` of the table) through sqrt_softplus; selected are the k largest of
 /// score + bias; a weight is score / (sum of the selected scores, in selection order, + 1e-20) * scaling
 /// factor, undivided where k = 1. `image_rows` is empty or [rows], nonzero inside an image. `forced` is empty
-/// or [rows, k]: the experts to take instead, in that order. Throws UserError when sizes do not match or a
-/// forced expert is out of range or twice in a row.
+/// or [rows, k]: the experts to take instead, in that order, or -1 alone in rows that choose for themselves.
+/// Throws UserError when sizes do not match or a forced expert is out of range or twice in a row.
 Routing moe_gate(Arithmetic arithmetic, std::span<const Bf16> x, int64_t rows, const GateWeights& weights,
                  const GateSettings& settings, std::span<const uint8_t> image_rows = {},
                  std::span<const int32_t> forced = {});

@@ -84,6 +84,7 @@ std::vector<float> prefill(const TextModel& model, SequenceState& state, std::sp
 std::vector<float> prefill_after_hit(const TextModel& model, SequenceState& state,
                                      std::span<const int32_t> prompt, int64_t replay_tokens,
                                      const PrefillOptions& options) {
+    if (options.chunk_tokens < 1) refuse("chunks without tokens", "at least 1 token");
     const int64_t prefix = state.tokens();
     if (std::ssize(prompt) <= prefix)
         refuse(fmt::format("a prompt of {} tokens and a cached prefix of {}", prompt.size(), prefix),
@@ -94,7 +95,7 @@ std::vector<float> prefill_after_hit(const TextModel& model, SequenceState& stat
     const int64_t start = prefix - replay_tokens;
 
     // The replayed tokens and the first chunk behind them go in one call: the decoder may need rows of both.
-    const int64_t count = std::min(replay_tokens + options.chunk_tokens, std::ssize(prompt) - start);
+    const int64_t count = replay_tokens + std::min(options.chunk_tokens, std::ssize(prompt) - prefix);
     ForwardOptions forward = options.forward;
     const std::vector<LayerRange> ranges =
         replay_ranges(model.config(), options.mode, options.reading, std::ssize(prompt));

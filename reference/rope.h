@@ -35,7 +35,7 @@ class RopeTable {
     std::span<const float> frequencies() const { return frequencies_; }
     int64_t rope_dim() const { return 2 * static_cast<int64_t>(frequencies_.size()); }
 
-    /// The row of `position`, at least 0: cos and sin, correctly rounded, of the angle
+    /// The row of `position`, at least 0: cos and sin (sin_cos of numerics/trigonometry.h) of the angle
     /// fl32(fl32(position) * f). The angle is rounded BEFORE cos and sin: near position 10^6 that moves it by
     /// up to 0.03, which the model has been trained with. Throws UserError for a negative position or another
     /// number of pairs.

@@ -31,8 +31,8 @@ int32_t index_of_largest(std::span<const float> values) {
     return static_cast<int32_t>(index_of_key(best));
 }
 
-/// -ln(1 - v) of v = (word + 1/2) 2^-32, each step an fp32 rounding; v stays below 1. Taken from the side of
-/// 0, where fp32 is dense: the smallest of many such numbers decides which token wins.
+/// -ln(1 - v) of v = fp32(word) 2^-32 + 2^-33, each step an fp32 rounding; v stays below 1. Taken from the
+/// side of 0, where fp32 is dense: the smallest of many such numbers decides which token wins.
 float exponential(uint32_t word) {
     const float v = static_cast<float>(word) * 0x1p-32f + 0x1p-33f;
     return -elementary::log1p(-std::min(v, 1.0f - 0x1p-24f));

@@ -18,9 +18,9 @@ int32_t greedy_token(std::span<const float> logits);
 void token_probabilities(std::span<const float> logits, float temperature, std::span<float> probabilities);
 
 /// The index of the largest probability / e, ties to the lower id; e is an exponential number of its own per
-/// token, -log1p(-v), v = fp32((word + 1/2) 2^-32) below 1, the word of `random` at counter first + token.
-/// Temperature 0 is greedy_token. Throws UserError for a negative temperature, for no logits and, above
-/// temperature 0, where the probabilities are NaN.
+/// token, -log1p(-v), v = fp32(word) 2^-32 + 2^-33 in fp32, below 1, the word of `random` at counter first +
+/// token. Temperature 0 is greedy_token. Throws UserError for a negative temperature, for no logits and,
+/// above temperature 0, where the probabilities are NaN.
 int32_t sample_token(std::span<const float> logits, float temperature, const RandomStream& random,
                      uint64_t first);
 

@@ -17,7 +17,7 @@ namespace touchstone {
 void save_state(const SequenceState& state, const ModelConfig& config, const std::filesystem::path& path);
 
 /// What save_state wrote: the sequence continues with the same bits, windows that begin late (bounded
-/// replay) included. Tokens from before the file cannot be taken back, but for those of the open groups.
+/// replay) included. Tokens from before the file cannot be taken back.
 /// Throws UserError, naming tensor and file, for a state of another configuration, a tensor that is missing,
 /// unknown, of the wrong size or at odds with the number of tokens, and what SafetensorsFile says of the
 /// file.

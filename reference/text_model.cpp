@@ -74,34 +74,30 @@ void check_ranges(std::span<const LayerRange> ranges, const ModelConfig& config,
     }
 }
 
-/// A layer's forced lists for the positions of a call: `limit(position)` ids, `count` of them unless -1.
+/// A half-open range.
+struct Span {
+    int64_t first, last;
+};
+
+/// A layer's forced lists for positions first .. last - 1: from counts.first to counts.last different ids
+/// below limit(position).
 template <class Limit>
 void check_forced(const std::map<int64_t, std::vector<int32_t>>& lists, const char* what, int layer,
-                  int64_t first, int64_t end, int64_t count, const Limit& limit) {
-    for (auto entry = lists.lower_bound(first); entry != lists.end() && entry->first < end; ++entry) {
+                  Span positions, Span counts, const Limit& limit) {
+    for (auto entry = lists.lower_bound(positions.first);
+         entry != lists.end() && entry->first < positions.last; ++entry) {
         std::vector<int32_t> list = entry->second;
         std::ranges::sort(list);
-        const int64_t ids = limit(entry->first);
+        const int64_t ids = limit(entry->first), count = std::ssize(list);
         const bool twice = std::ranges::adjacent_find(list) != list.end();
         const bool outside = !list.empty() && (list.front() < 0 || list.back() >= ids);
-        if (twice || outside || (count >= 0 && std::ssize(list) != count))
-            refuse(fmt::format("forced {} of layer {} at position {}", what, layer, entry->first),
-                   fmt::format("{}different ids from 0 to {}", count < 0 ? "" : fmt::format("{} ", count),
-                               ids - 1),
-                   "take them from a trace of the same tokens");
-    }
-}
-
-void check_forced(const ForcedChoices& forced, const ModelConfig& config, const std::vector<LayerRole>& roles,
-                  const Request& request) {
-    const int64_t first = first_position(request), end = first + std::ssize(request.tokens);
-    for (const auto& [layer, lists] : forced.experts)
-        check_forced(lists, "experts", layer, first, end, config.num_experts_per_tok,
-                     [&](int64_t) { return config.n_routed_experts; });
-    for (const LayerRole& role : roles) {
-        if (role.top_k_source != role.layer || !forced.selected.contains(role.layer)) continue;
-        check_forced(forced.selected.at(role.layer), "rows", role.layer, first, end, -1,
-                     [&](int64_t position) { return visible_groups(position, role.compress_ratio); });
+        if (twice || outside || count < counts.first || count > counts.last)
+            throw UserError({fmt::format("forced {} of layer {} at position {}: {} of them", what, layer,
+                                         entry->first, count),
+                             "forced choices (--force-choices)",
+                             fmt::format("{} to {} different ones of the {} that there are", counts.first,
+                                         counts.last, ids),
+                             "take them from a trace of the same model and tokens"});
     }
 }
 
@@ -124,6 +120,21 @@ ResidualStreams first_streams(const ModelConfig& config, std::span<const Request
 }
 
 }  // namespace
+
+void require_forced_choices(const ForcedChoices& forced, const ModelConfig& config, int64_t first_position,
+                            int64_t rows) {
+    const int64_t end = first_position + rows;
+    for (const auto& entry : forced.experts)
+        check_forced(entry.second, "experts", entry.first, {first_position, end},
+                     {config.num_experts_per_tok, config.num_experts_per_tok},
+                     [&](int64_t) { return config.n_routed_experts; });
+    for (const LayerRole& role : layer_roles(config)) {
+        if (role.top_k_source != role.layer || !forced.selected.contains(role.layer)) continue;
+        check_forced(forced.selected.at(role.layer), "rows", role.layer, {first_position, end},
+                     {0, config.index_topk},
+                     [&](int64_t position) { return visible_groups(position, role.compress_ratio); });
+    }
+}
 
 /// What a call carries from layer to layer.
 struct TextModel::Call {
@@ -159,7 +170,9 @@ TextModel::Call TextModel::begin(std::span<const Request> requests, const Forwar
     std::set<const SequenceState*> states;
     for (const Request& request : requests) {
         check(request, config_);
-        if (options.forced != nullptr) check_forced(*options.forced, config_, roles_, request);
+        if (options.forced != nullptr)
+            require_forced_choices(*options.forced, config_, first_position(request),
+                                   std::ssize(request.tokens));
         if (!states.insert(request.state).second) refuse("one state in two requests", "a state per request");
     }
     check_ranges(options.ranges, config_, requests);
@@ -172,7 +185,9 @@ TextModel::Call TextModel::begin(std::span<const Request> requests, const Forwar
     call.engram_row_ids.resize(engram_hash_->layers.size());
     for (const Request& request : requests) {
         const std::vector<int32_t> ids = token_map_->compress(request.tokens);
-        const std::vector<int32_t> before = token_map_->compress(request.before);
+        const size_t look_back = static_cast<size_t>(engram_hash_->max_ngram_size - 1);
+        const std::vector<int32_t> before =
+            token_map_->compress(request.before.last(std::min(look_back, request.before.size())));
         const std::span<const int32_t> history =
             request.replayed_tokens == 0 ? request.state->engram_history() : std::span<const int32_t>(before);
         for (size_t e = 0; e < call.engram_row_ids.size(); ++e) {

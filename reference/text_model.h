@@ -34,6 +34,13 @@ struct ForwardOptions {
     std::function<void(int layer)> before_layer = nullptr;  ///< progress
 };
 
+/// Throws UserError for forced choices of positions first_position .. first_position + rows - 1 that cannot
+/// be: experts or compressed rows that there are not, twice the same, more or fewer than the model chooses.
+void require_forced_choices(const ForcedChoices& forced, const ModelConfig& config, int64_t first_position,
+                            int64_t rows);
+
+/// Engram's token ids are compressed by TokenMap::without_tokenizer: a released checkpoint wants the map of
+/// its tokenizer.
 class TextModel {
   public:
     /// `weights` has to outlive the model. Throws UserError for a family or shape without a text path here.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "reference/io/safetensors.h"
+#include "reference/io/safetensors_writer.h"
 #include "tests/command_line.h"
 
 using namespace touchstone;
@@ -13,6 +14,21 @@ namespace {
 
 std::string file(const char* name) {
     return (scratch() / name).string();
+}
+
+/// A trace of one call of 5 rows with experts 0 and 1, and a tensor of `width` ids `id` a row, or a scalar.
+std::string write_choices(const std::string& tensor, int64_t width, int32_t id) {
+    const std::string path = file("choices.safetensors");
+    std::vector<int32_t> experts{0, 1, 0, 1, 0, 1, 0, 1, 0, 1};
+    std::vector<int32_t> ids(static_cast<size_t>(width == 0 ? 1 : 5 * width), -1);
+    for (size_t i = 0; i < ids.size(); i += static_cast<size_t>(std::max<int64_t>(width, 1))) ids[i] = id;
+    const std::vector<int64_t> shape = width == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{5, width};
+    SafetensorsWriter writer(path, {{"position_000000/L00.ffn.experts", "I32", {5, 2}},
+                                    {"position_000000/" + tensor, "I32", shape}});
+    writer.write("position_000000/L00.ffn.experts", std::as_bytes(std::span(experts)));
+    writer.write("position_000000/" + tensor, std::as_bytes(std::span(ids)));
+    writer.finish();
+    return path;
 }
 
 /// The logits that the last step printed, as text: all digits, so equal text is equal bits.
@@ -35,7 +51,8 @@ TEST_CASE("run: greedy decoding goes on from what it generated") {
     CHECK(run["assumptions"].size() == 2);  // random weights, no tokenizer
     const Result csv = run_touchstone("run --tokens 5,17,99 --decode 3 --csv");
     CHECK(csv.exit_code == 0);
-    CHECK(csv.out.starts_with("step,position,token,1.,logit,2.,logit,3.,logit\r\nprefill,2,99,"));
+    CHECK(csv.out.starts_with(
+        "step,position,token,token 1,logit 1,token 2,logit 2,token 3,logit 3\r\nprefill,2,99,"));
 }
 
 TEST_CASE("run: another chunk size, another process and a saved state change no digit of a logit") {
@@ -78,12 +95,9 @@ TEST_CASE("run: a trace names every intermediate, and its choices can be forced 
         const SafetensorsFile other(forced);
         const auto experts = made.values<int32_t>("position_000000/L07.ffn.experts", "I32");
         const std::string name = "position_000000/L07.ffn.experts";
-        if (arithmetic == "truth") {
-            const auto numbers = other.values<double>(name, "F64");
-            CHECK(std::vector<int32_t>(numbers.begin(), numbers.end()) == experts);
-        } else {
-            CHECK(other.values<int32_t>(name, "I32") == experts);
-        }
+        CHECK(other.values<int32_t>(name, "I32") == experts);
+        const std::string selected = "position_000000/L06.attn.indexer.selected";
+        CHECK(other.values<int32_t>(selected, "I32") == made.values<int32_t>(selected, "I32"));
     }
 }
 
@@ -138,6 +152,18 @@ TEST_CASE("run: what a user can get wrong is named, and nothing is written") {
     check_refused("run --tokens 1 --load " + file("absent.state"), {"absent.state"});
     check_refused("run --tokens 1 --force-choices " + write_file("choices", "nothing"), {"choices"});
     check_refused("run --tokens 1 --temperature -1", {"--temperature"});
+    check_refused("run --random-tokens 500 --decode 100", {"600", "512", "--decode"});
+    check_refused("run --random-tokens 1G", {"512", "--random-tokens"});
+    check_refused("run --tokens 1 --config " + std::string(300, 'x'), {"there is no model"});
+    check_refused("run --tokens 1 --save " + scratch().string(), {"not a regular file"});
+    check_refused("run --tokens 1 --trace /dev/null", {"/dev/null", "not a regular file"});
+    run_json("run --random-tokens 60 --trace " + file("of_60.safetensors"));
+    for (const char* arithmetic : {"exact", "ideal"})  // rows that 5 tokens do not have; then too few experts
+        check_refused("run --random-tokens 5 --seed 2 --arithmetic " + std::string(arithmetic) +
+                          " --force-choices " + write_choices("L06.attn.indexer.selected", 40, 39),
+                      {"layer 6", "--force-choices"});
+    check_refused("run --random-tokens 5 --force-choices " + write_choices("L06.ffn.experts", 0, 0),
+                  {"shape"});
     check_refused("run --tokens 1 --trace /no/such/folder/trace", {"/no/such/folder/trace"});
     for (const fs::directory_entry& entry : fs::directory_iterator(scratch()))
         CHECK(entry.path().filename().string().find("spool") == std::string::npos);

@@ -369,13 +369,11 @@ TEST_CASE("text model: forced choices are taken, those that cannot be are refuse
     for (int32_t id = 0; std::ssize(experts) < small::config().num_experts_per_tok; ++id)
         if (std::find(chosen.end() - small::config().num_experts_per_tok, chosen.end(), id) == chosen.end())
             experts.push_back(id);
-    for (int64_t position = 0; position < 29;
-         ++position)  // experts are forced for all rows of a call or none
-        for (int64_t k = 0; k < small::config().num_experts_per_tok; ++k)
-            forced.experts[7][position].push_back(
-                static_cast<int32_t>(chosen[size_t(position * small::config().num_experts_per_tok + k)]));
     CHECK(last_logits(&forced, &made) != unforced);
-    CHECK(made.find("L07.ffn.experts")->numbers.back() == experts.back());
+    const std::vector<double>& taken = made.find("L07.ffn.experts")->numbers;
+    CHECK(taken.back() == experts.back());
+    CHECK(std::equal(chosen.begin(), chosen.end() - small::config().num_experts_per_tok, taken.begin()));
+    CHECK(made.find("L06.attn.indexer.selected")->numbers[size_t(29 * small::config().index_topk + 1)] == 3);
     CHECK(made.find("L05.x_out")->bytes == own.find("L05.x_out")->bytes);
     CHECK(made.find("L06.x_out")->bytes != own.find("L06.x_out")->bytes);
 

@@ -19,6 +19,12 @@ void AtomicFile::fail(const std::string& what, int error) const {
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+    // Renaming would replace a device, a pipe, a link or fail on a folder, after all the work.
+    std::error_code unknown;
+    const std::filesystem::file_status status = std::filesystem::symlink_status(path, unknown);
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+        throw UserError({"this is not a regular file", path.string(),
+                         "a new name, or that of a file to replace", "choose another name"});
     // Another writer of the same file, or one that was killed, may own a number: take the next.
     for (int number = ::getpid();; ++number) {
         temporary_ = path_;

@@ -35,7 +35,7 @@ std::optional<TracedName> parse_name(std::string_view name) {
         const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
         const size_t digits = static_cast<size_t>(end - name.data());
         name.remove_prefix(error == std::errc{} ? digits : 0);
-        return error == std::errc{} && number >= 0;
+        return error == std::errc{} && number >= 0 && number < (int64_t{1} << 40);
     };
     if (!take(prefix_word, parts.first_position) || !take("/L", parts.layer) || !name.starts_with('.'))
         return std::nullopt;
@@ -47,7 +47,8 @@ std::optional<TracedName> parse_name(std::string_view name) {
 std::map<int64_t, int64_t> rows_of_calls(const SafetensorsFile& file) {
     std::map<int64_t, int64_t> rows;
     for (const auto& [name, tensor] : file.tensors())
-        if (const auto parts = parse_name(name); parts && parts->tensor == experts_name) {
+        if (const auto parts = parse_name(name);
+            parts && parts->tensor == experts_name && tensor.shape.size() == 2) {
             int64_t& most = rows[parts->first_position];
             most = std::max(most, tensor.shape.front());
         }
@@ -62,13 +63,11 @@ TraceFile::TraceFile(const std::filesystem::path& path)
     if (!spool_)
         throw UserError({"the trace cannot be written", path.string(), "a folder that can be written to",
                          "check the path"});
+    std::error_code ignored;
+    std::filesystem::remove(spool_path_, ignored);  // goes with the process, however that ends
 }
 
-TraceFile::~TraceFile() {
-    spool_.close();
-    std::error_code ignored;
-    std::filesystem::remove(spool_path_, ignored);
-}
+TraceFile::~TraceFile() {}
 
 void TraceFile::add(const std::string& name, std::string_view type, const std::vector<int64_t>& shape,
                     std::span<const std::byte> bytes) {

@@ -14,7 +14,7 @@
 namespace touchstone {
 
 /// Collects tensors in a spool file beside `path` and writes them as safetensors when finished: memory stays
-/// bounded whatever is traced. The spool disappears with the object.
+/// bounded whatever is traced. The spool has no name and disappears with the process.
 class TraceFile final : public TraceSink {
   public:
     /// Throws UserError when the folder cannot be written to.
