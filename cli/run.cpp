@@ -246,8 +246,7 @@ std::string result_text(const RunOptions& options, const TensorSource& source, c
         text += fmt::format(
             "\nAgainst all layers on all rows without a replay: logits differ by {:.3g} of their rms at "
             "most, "
-            "{:.3g} "
-            "in the mean; the likeliest token is {}.\n",
+            "{:.3g} in the mean; the likeliest token is {}.\n",
             result.drift->largest, result.drift->rms, result.drift->same_best ? "the same" : "another");
     if (result.state_bytes)
         text += fmt::format("\nState: {} bytes of packed windows, rows and index keys\n",

@@ -123,15 +123,7 @@ class DoubleRunner final : public Runner {
     int64_t tokens() const override { return tokens_; }
 
     std::vector<double> prefill(std::span<const int32_t> tokens, ReplayMode mode, bool traced) override {
-        for (const int32_t token : tokens)
-            if (token < 0 || token >= config_.vocab_size)
-                throw UserError({fmt::format("token id {}", token), "--tokens",
-                                 fmt::format("0 to {}", config_.vocab_size - 1), ""});
         const int64_t first = tokens_, count = std::ssize(tokens);
-        if (first + count > config_.max_position_embeddings)
-            throw UserError(
-                {fmt::format("a context of {} tokens", first + count), "--tokens, --decode",
-                 fmt::format("at most {} (max_position_embeddings)", config_.max_position_embeddings), ""});
         truth::ForwardOptions options;
         for (const LayerRange& range : replay_ranges(config_, mode, settings_.reading, first + count))
             options.replay.push_back({range.query_from, range.window_from});

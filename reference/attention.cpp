@@ -190,7 +190,6 @@ void publish_selections(const AttentionContext& context, const LayerRole& role,
     const IndexQueries queries =
         index_queries(context.arithmetic, qr, x, positions, *weights.indexer, shape, context.compress_table);
     const int64_t count = std::ssize(positions);
-    published.layer = role.layer;
     published.selected.assign(static_cast<size_t>(count), {});
     published.pool.resize(static_cast<size_t>(count));
     SelectionTrace made;

@@ -56,7 +56,6 @@ struct ForcedChoices {
 
 /// What index sources publish for the layers behind them: per row of the call.
 struct PublishedSelections {
-    int layer = -1;                              ///< of whom `selected` is
     std::vector<std::vector<int32_t>> selected;  ///< compressed rows, ascending
     std::vector<std::vector<int32_t>> pool;      ///< kept blocks, ascending; of the pool's builder
 

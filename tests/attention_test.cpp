@@ -586,18 +586,13 @@ std::string list_of(const std::vector<std::string>& names) {
     return text;
 }
 
-const SafetensorsFile& golden_weights() {
-    static const SafetensorsFile file(TOUCHSTONE_GOLDEN "/parity/official_tiny/model.safetensors");
-    return file;
-}
-
 }  // namespace
 
 TEST_CASE(
     "attention: where the pool holds fewer rows than index_topk, masked rows are attended only on demand") {
     ModelConfig small = config();
     small.candidate_topk_blocks = 8;  // 32 rows, of which a list of 40 is to be filled
-    const auto load = truth::official_loader(golden_weights());
+    const auto load = truth::dequantising_loader(tiny::checkpoint());
     const Followed by_default = follow(small, tiny::weights(), load, {}, 90, 3, "L08.attn.indexer.selected");
     const Followed released = follow(small, tiny::weights(), load, {.masked_rows_attended = true}, 90, 3,
                                      "L08.attn.indexer.selected");

@@ -27,8 +27,8 @@ const ModelConfig& config() {
 }
 
 truth::Model truth_model() {
-    static const SafetensorsFile file(TOUCHSTONE_GOLDEN "/parity/official_tiny/model.safetensors");
-    static const truth::Model model(config(), truth::official_loader(file), truth_engram(config()), {});
+    static const truth::Model model(config(), truth::dequantising_loader(tiny::checkpoint()),
+                                    truth_engram(config()), {});
     return model;
 }
 

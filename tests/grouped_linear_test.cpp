@@ -186,6 +186,32 @@ TEST_CASE("grouped linear: a weight is rounded to bf16 once (subnormal products 
           to_float(bf16_from_float(73 * 0x1p-33f)));
 }
 
+TEST_CASE("grouped linear: every e4m3 code under every scale is bf16(code * scale) (one row and several)") {
+    Storage made(256,
+                 32);  // code n in channel 0 of output n, zeros beside it; tiles of 32 outputs share a scale
+    std::ranges::fill(made.codes, E4m3{0});
+    for (size_t n = 0; n < 256; ++n) made.codes[n * 32] = E4m3{static_cast<uint8_t>(n)};
+    for (const int64_t rows : {1, 3}) {
+        std::vector<Bf16> o(static_cast<size_t>(rows * 32), Bf16{0}), u(static_cast<size_t>(rows * 256));
+        for (size_t row = 0; row < static_cast<size_t>(rows); ++row) o[row * 32] = bf16_from_float(1);
+        for (int scale = 0; scale < 255; ++scale) {  // 255, NaN, would reach every output
+            std::ranges::fill(made.scales, E8m0{static_cast<uint8_t>(scale)});
+            grouped_linear(Arithmetic::exact, o, rows, 1, made.weight, u);
+            int differing = 0;
+            for (size_t i = 0; i < u.size(); ++i) {
+                const float code = to_float(E4m3{static_cast<uint8_t>(i % 256)});
+                const Bf16 product =
+                    bf16_from_float(with_canonical_nan(code * to_float(E8m0{static_cast<uint8_t>(scale)})));
+                const bool both_zero = to_float(product) == 0 && to_float(u[i]) == 0;  // a sum with +0 is +0
+                differing += !both_zero && product.bits != u[i].bits;
+            }
+            CAPTURE(rows);
+            CAPTURE(scale);
+            CHECK(differing == 0);
+        }
+    }
+}
+
 TEST_CASE("grouped linear: a group reads its own channels, a row itself alone") {
     const Shape shape{17, 4, 32, 128};
     const Storage storage(shape.outputs(), shape.inputs);

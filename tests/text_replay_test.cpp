@@ -90,8 +90,8 @@ std::vector<truth::LayerRows> truth_plan(const std::vector<LayerRange>& ranges) 
 }
 
 const truth::Model& truth_model() {
-    static const SafetensorsFile file(TOUCHSTONE_GOLDEN "/parity/official_tiny/model.safetensors");
-    static const truth::Model model(config(), truth::official_loader(file), truth_engram(config()), {});
+    static const truth::Model model(config(), truth::dequantising_loader(tiny::checkpoint()),
+                                    truth_engram(config()), {});
     return model;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "reference/model/checkpoint.h"
 #include "reference/truth/model.h"
 #include "tests/official_tiny.h"
 
@@ -49,7 +50,8 @@ inline std::vector<int64_t> tokens(int64_t first, int64_t count) {
 
 /// The model with its recorded weights; they are read once.
 inline truth::Model truth_model(truth::ModelOptions options) {
-    static const truth::Model model(config(), truth::official_loader(file("model")), engram_data(), {});
+    static const Checkpoint checkpoint(folder());
+    static const truth::Model model(config(), truth::dequantising_loader(checkpoint), engram_data(), {});
     return model.with(options);
 }
 

@@ -61,12 +61,10 @@ EngramWeights engram_weights(const TensorSource& source, const std::string& engr
 
 }  // namespace
 
-CheckpointWeights::CheckpointWeights(const TensorSource& source, bool stream)
-    : source_(source), roles_(layer_roles(source.config())), stream_(stream) {}
+CheckpointWeights::CheckpointWeights(const TensorSource& source)
+    : source_(source), roles_(layer_roles(source.config())) {}
 
 LayerWeights CheckpointWeights::layer(int layer) const {
-    if (stream_ && streamed_layer_ >= 0 && streamed_layer_ != layer) source_.release_layer(streamed_layer_);
-    streamed_layer_ = layer;
     const LayerRole& role = roles_.at(static_cast<size_t>(layer));
     const std::string prefix = fmt::format("layers.{}.", layer), ffn = prefix + "ffn.";
     LayerWeights weights{

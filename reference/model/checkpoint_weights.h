@@ -9,12 +9,11 @@
 
 namespace touchstone {
 
-/// Views into `source`, which has to outlive it. Tensors are looked up, checked and mapped when a layer
-/// is asked for; with `stream`, a layer's pages are released when the next one is asked for. Throws as
-/// Checkpoint::values does.
+/// Views into `source`, which has to outlive it. Tensors are looked up, checked and mapped when a layer is
+/// asked for. Throws as TensorSource::values does.
 class CheckpointWeights final : public TextWeights {
   public:
-    explicit CheckpointWeights(const TensorSource& source, bool stream = false);
+    explicit CheckpointWeights(const TensorSource& source);
 
     LayerWeights layer(int layer) const override;
     Bf16Weight embedding() const override;
@@ -24,8 +23,6 @@ class CheckpointWeights final : public TextWeights {
   private:
     const TensorSource& source_;
     std::vector<LayerRole> roles_;
-    bool stream_;
-    mutable int streamed_layer_ = -1;
 };
 
 }  // namespace touchstone

@@ -4,68 +4,9 @@
 
 #include <algorithm>
 
-#include "reference/io/user_error.h"
 #include "reference/model/layer_roles.h"
-#include "reference/numerics/small_float.h"
 
 namespace touchstone::truth {
-
-namespace {
-
-constexpr Eigen::Index scale_block = 32;
-
-/// Multiplies [outputs, inputs] by its scales [ceil(outputs / outputs_per_scale), ceil(inputs / 32)].
-void apply_scales(Matrix& weight, const SafetensorsFile& file, const std::string& scale_name) {
-    const auto scales = file.values<E8m0>(scale_name, "F8_E8M0");
-    const std::vector<int64_t>& shape = file.tensor(scale_name).shape;
-    const Eigen::Index outputs_per_scale = shape[0] == weight.rows() ? 1 : scale_block;
-    for (Eigen::Index n = 0; n < weight.rows(); ++n)
-        for (Eigen::Index k = 0; k < weight.cols(); ++k) {
-            const Eigen::Index index = n / outputs_per_scale * shape[1] + k / scale_block;
-            weight(n, k) *= static_cast<double>(to_float(scales[static_cast<size_t>(index)]));
-        }
-}
-
-template <class Value, class Widen>
-void fill(Matrix& weight, const std::vector<Value>& values, const Widen& widen) {
-    std::transform(values.begin(), values.end(), weight.data(),
-                   [&](Value value) { return static_cast<double>(widen(value)); });
-}
-
-Matrix load_official(const SafetensorsFile& file, const std::string& name) {
-    const SafetensorsTensor& tensor = file.tensor(name);
-    const std::string& type = tensor.type;
-    const int64_t columns = tensor.shape.back() * (type == "I8" ? 2 : 1);
-    Matrix weight(tensor.elements() / tensor.shape.back(), columns);
-    const std::string scale_name = name.substr(0, name.rfind('.')) + ".scale";
-    if (type == "F32") {
-        fill(weight, file.values<float>(name, type), [](float x) { return x; });
-    } else if (type == "BF16") {
-        fill(weight, file.values<Bf16>(name, type), [](Bf16 x) { return to_float(x); });
-    } else if (type == "F8_E4M3") {
-        fill(weight, file.values<E4m3>(name, type), [](E4m3 x) { return to_float(x); });
-        apply_scales(weight, file, scale_name);
-    } else if (type == "I8") {
-        const auto pairs = file.values<uint8_t>(name, type);
-        for (size_t i = 0; i < pairs.size(); ++i) {
-            weight.data()[2 * i] = static_cast<double>(to_float(even_e2m1(pairs[i])));
-            weight.data()[2 * i + 1] = static_cast<double>(to_float(odd_e2m1(pairs[i])));
-        }
-        apply_scales(weight, file, scale_name);
-    } else {
-        throw UserError({.what = fmt::format("the weight {} has the type {}", name, type),
-                         .where = name,
-                         .expected = "F32, BF16, F8_E4M3 or I8 (packed e2m1)",
-                         .remedy = ""});
-    }
-    return weight;
-}
-
-}  // namespace
-
-WeightLoader official_loader(const SafetensorsFile& file) {
-    return [&file](const std::string& name) { return load_official(file, name); };
-}
 
 WeightLoader dequantising_loader(const TensorSource& source) {
     return [&source](const std::string& name) {

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "reference/io/safetensors.h"
 #include "reference/model/config.h"
 #include "reference/model/tensor_source.h"
 #include "reference/truth/compressor.h"
@@ -23,12 +22,7 @@ namespace touchstone::truth {
 /// [outputs, inputs], or [1, n] for a vector.
 using WeightLoader = std::function<Matrix(const std::string& name)>;
 
-/// Reads from a file in the official storage (spec 2.4): fp8 with a scale per 32 x 32 tile (Engram tables:
-/// per row and 32 channels), fp4 experts with a scale per row and 32 inputs, bf16, f32. The file must outlive
-/// the loader. Throws UserError for a missing tensor or an unknown type.
-WeightLoader official_loader(const SafetensorsFile& file);
-
-/// The same from any source of the model's tensors, which must outlive the loader.
+/// From any source of the model's tensors (spec 2.4), which must outlive the loader.
 WeightLoader dequantising_loader(const TensorSource& source);
 
 struct IndexerWeights {

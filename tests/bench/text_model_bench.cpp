@@ -100,7 +100,6 @@ SequenceState state_with_context(const ModelConfig& config, const LayerRole& rol
 PublishedSelections published_before(const ModelConfig& config, const LayerRole& role, int64_t rows,
                                      int64_t context) {
     PublishedSelections published;
-    published.layer = role.top_k_source;
     if (role.compress_ratio == 0) return published;
     std::vector<int32_t> selected, pool;
     const int64_t visible = context / role.compress_ratio;
