@@ -172,7 +172,7 @@ void require_adjacent(const SafetensorsTensors& tensors, std::span<const std::by
 
 }  // namespace
 
-int64_t SafetensorsTensor::elements() const {
+int64_t TensorView::elements() const {
     int64_t count = 1;
     for (int64_t extent : shape) count *= extent;
     return count;

@@ -14,18 +14,12 @@
 #include <vector>
 
 #include "reference/io/mapped_file.h"
+#include "reference/io/tensor_view.h"
 
 namespace touchstone {
 
-/// A tensor of a file: where its bytes lie.
-struct SafetensorsTensor {
-    std::string type;  ///< as the file says: "F32", "BF16", "F8_E4M3", "F8_E8M0", "I8", "I32", "U8", ..
-    std::vector<int64_t> shape;
-    std::span<const std::byte> bytes;  ///< little-endian elements, row-major; the file owns them
-
-    int64_t elements() const;
-};
-
+/// A tensor of a file: its bytes are the file's.
+using SafetensorsTensor = TensorView;
 using SafetensorsTensors = std::map<std::string, SafetensorsTensor, std::less<>>;
 
 /// Bytes of an element of a type, e.g. 2 for "BF16"; none for a type that the format does not have.
