@@ -47,7 +47,20 @@ struct Diagnosis {
 /// one percent of the elements; fp32 1e-5 of the row's rms.
 Tolerance rounding_tolerance(const OutputSlot& slot);
 
-/// `got` holds some or all outputs of the run, of the declared types and shapes: others throw UserError.
+/// What a kernel with that fault would have given: every output of `expected`; nothing where the hypothesis
+/// is not about this operator or makes no sense here.
+using Predict = std::function<std::optional<TensorMap>(const Hypothesis&)>;
+
+/// The search itself, over outputs that the reference gave as `expected` and somebody's kernel as `got` (some
+/// or all of them), in the order of `slots`.
+Diagnosis diagnose(std::span<const OutputSlot> slots, const TensorMap& expected, const TensorMap& got,
+                   const Predict& predict);
+
+/// One operator. `got` holds some or all outputs of the run, of the declared types and shapes: others throw
+/// UserError.
 Diagnosis diagnose(const OperatorRun& run, const TensorMap& got);
+
+/// A hypothesis tried on one operator, as the search does; nothing where it does not apply.
+std::optional<TensorMap> predict(const Hypothesis& hypothesis, const OperatorRun& run);
 
 }  // namespace touchstone

@@ -13,13 +13,14 @@ namespace touchstone {
 /// An element passes when it is within any of the limits that are given; where none is given, when its bits
 /// are equal. NaN and infinities are not measured: they have to stand at the same places.
 struct Tolerance {
-    std::optional<int64_t> ulp;  ///< units in the last place of the tensor's own type
-    std::optional<double> rms;   ///< |got - expected| in units of the rms of the expected row (last extent)
-    std::optional<double> absolute;  ///< |got - expected| <= absolute + relative * |expected|
-    std::optional<double> relative;
+    std::optional<int64_t> ulp = {};  ///< units in the last place of the tensor's own type
+    std::optional<double> rms =
+        {};  ///< |got - expected| in units of the rms of the expected row (last extent)
+    std::optional<double> absolute = {};  ///< |got - expected| <= absolute + relative * |expected|
+    std::optional<double> relative = {};
     double share = 1;  ///< of the elements that may differ at all, within those limits
     /// Beside another limit alone: 1 - 2 sum(xy) / sum(x^2 + y^2), the peers' measure.
-    std::optional<double> cosine;
+    std::optional<double> cosine = {};
 
     bool exact() const { return !ulp && !rms && !absolute && !relative; }
 };
