@@ -1,0 +1,85 @@
+#include "golden/file_replacement.h"
+
+#include <fmt/format.h>
+
+#include <ranges>
+
+#include "reference/io/user_error.h"
+
+namespace touchstone {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void refuse(const fs::path& path, const std::error_code& error) {
+    throw UserError({fmt::format("the file cannot be replaced: {}", error.message()), path.string(),
+                     "a folder that can be written", "nothing was changed"});
+}
+
+}  // namespace
+
+FileReplacement::FileReplacement(const fs::path& folder)
+    : folder_(folder), aside_(folder / ".replacement.partial") {
+    std::error_code error;
+    fs::remove_all(aside_, error);
+    if (!error) fs::create_directories(aside_, error);
+    if (error) refuse(aside_, error);
+}
+
+FileReplacement::~FileReplacement() {
+    std::error_code ignored;
+    fs::remove_all(aside_, ignored);
+}
+
+fs::path FileReplacement::aside(const std::string& path) {
+    const fs::path place = aside_ / "new" / path;
+    std::error_code error;
+    fs::create_directories(place.parent_path(), error);
+    if (error) refuse(place, error);
+    return place;
+}
+
+void FileReplacement::move(const fs::path& from, const fs::path& to) {
+    std::error_code error;
+    fs::create_directories(to.parent_path(), error);
+    if (!error) fs::rename(from, to, error);
+    if (error) refuse(to, error);
+    done_.push_back({from, to});
+}
+
+void FileReplacement::take_away(const std::string& path) {
+    std::error_code unknown;
+    if (fs::symlink_status(folder_ / path, unknown).type() != fs::file_type::not_found)
+        move(folder_ / path, aside_ / "old" / path);
+}
+
+void FileReplacement::undo() noexcept {
+    for (const Move& made : std::views::reverse(done_)) {
+        std::error_code ignored;
+        fs::rename(made.to, made.from, ignored);
+        // Folders that were made for it; one that holds something else stays.
+        fs::remove(made.to.parent_path(), ignored);
+    }
+    done_.clear();
+}
+
+void FileReplacement::commit(const std::vector<std::string>& removed, const std::vector<std::string>& added) {
+    try {
+        for (const std::string& path : removed) take_away(path);
+        for (const std::string& path : added) {
+            take_away(path);
+            move(aside_ / "new" / path, folder_ / path);
+        }
+    } catch (const UserError&) {
+        undo();
+        throw;
+    }
+    done_.clear();
+    for (const std::string& path : removed) {
+        std::error_code ignored;
+        fs::remove((folder_ / path).parent_path(), ignored);  // when it is empty
+    }
+}
+
+}  // namespace touchstone
