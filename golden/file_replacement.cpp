@@ -12,6 +12,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// Folders that hold nothing any more, up to `top`.
+void remove_empty(fs::path folder, const fs::path& top) noexcept {
+    std::error_code error;
+    for (; folder != top && fs::remove(folder, error) && !error; folder = folder.parent_path()) {
+    }
+}
+
 [[noreturn]] void refuse(const fs::path& path, const std::error_code& error) {
     throw UserError({fmt::format("the file cannot be replaced: {}", error.message()), path.string(),
                      "a folder that can be written", "nothing was changed"});
@@ -44,22 +51,28 @@ void FileReplacement::move(const fs::path& from, const fs::path& to) {
     std::error_code error;
     fs::create_directories(to.parent_path(), error);
     if (!error) fs::rename(from, to, error);
-    if (error) refuse(to, error);
+    if (error) {
+        remove_empty(to.parent_path(), folder_);
+        refuse(to, error);
+    }
     done_.push_back({from, to});
 }
 
 void FileReplacement::take_away(const std::string& path) {
     std::error_code unknown;
-    if (fs::symlink_status(folder_ / path, unknown).type() != fs::file_type::not_found)
-        move(folder_ / path, aside_ / "old" / path);
+    const fs::file_type type = fs::symlink_status(folder_ / path, unknown).type();
+    if (type == fs::file_type::not_found) return;
+    // Whatever it holds would be gone with it.
+    if (type == fs::file_type::directory)
+        refuse(folder_ / path, std::make_error_code(std::errc::is_a_directory));
+    move(folder_ / path, aside_ / "old" / path);
 }
 
 void FileReplacement::undo() noexcept {
     for (const Move& made : std::views::reverse(done_)) {
         std::error_code ignored;
         fs::rename(made.to, made.from, ignored);
-        // Folders that were made for it; one that holds something else stays.
-        fs::remove(made.to.parent_path(), ignored);
+        remove_empty(made.to.parent_path(), folder_);
     }
     done_.clear();
 }
@@ -76,10 +89,7 @@ void FileReplacement::commit(const std::vector<std::string>& removed, const std:
         throw;
     }
     done_.clear();
-    for (const std::string& path : removed) {
-        std::error_code ignored;
-        fs::remove((folder_ / path).parent_path(), ignored);  // when it is empty
-    }
+    for (const std::string& path : removed) remove_empty((folder_ / path).parent_path(), folder_);
 }
 
 }  // namespace touchstone
