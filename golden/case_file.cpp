@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "golden/operator_json.h"
 #include "reference/io/config_json.h"
 #include "reference/io/safetensors.h"
 #include "reference/io/safetensors_writer.h"
@@ -15,18 +16,8 @@ namespace {
 
 constexpr size_t most_kept_input_bytes = 64 << 10;
 
-/// A JSON string; the registry's texts are ASCII.
-std::string json_text(std::string_view text) {
-    std::string quoted = "\"";
-    for (const char c : text) {
-        if (c == '"' || c == '\\') quoted += '\\';
-        quoted += c;
-    }
-    return quoted + '"';
-}
-
 std::string json_value(const std::variant<int64_t, double, std::string>& value) {
-    if (const auto* text = std::get_if<std::string>(&value)) return json_text(*text);
+    if (const auto* text = std::get_if<std::string>(&value)) return json_string(*text);
     if (const auto* whole = std::get_if<int64_t>(&value)) return fmt::format("{}", *whole);
     return fmt::format("{}", std::get<double>(value));
 }
@@ -34,7 +25,7 @@ std::string json_value(const std::variant<int64_t, double, std::string>& value) 
 std::string parameters_json(const Parameters& parameters) {
     std::vector<std::string> entries;
     for (const auto& [name, value] : parameters.values)
-        entries.push_back(fmt::format("    {}: {}", json_text(name), json_value(value)));
+        entries.push_back(fmt::format("    {}: {}", json_string(name), json_value(value)));
     return fmt::format("{{\n{}\n  }}", fmt::join(entries, ",\n"));
 }
 
@@ -54,8 +45,8 @@ std::string outputs_json(const GoldenCase& golden) {
     std::map<std::string, std::string> entries;
     for (const OutputSlot* slot : output_slots(*golden.info, golden.parameters))
         entries[slot->name] =
-            fmt::format("    {}: {{\"against_truth\": {}, \"tolerance\": {}}}", json_text(slot->name),
-                        json_text(judged_text(*slot)), json_text(tolerance_class_of(*slot)));
+            fmt::format("    {}: {{\"against_truth\": {}, \"tolerance\": {}}}", json_string(slot->name),
+                        json_string(judged_text(*slot)), json_string(tolerance_class_of(*slot)));
     std::vector<std::string> lines;
     for (const auto& [name, line] : entries) lines.push_back(line);
     return fmt::format("{{\n{}\n  }}", fmt::join(lines, ",\n"));
@@ -71,23 +62,23 @@ std::string claim_of(const GoldenCase& golden) {
 
 std::string case_json(const GoldenCase& golden, bool inputs_kept) {
     std::vector<std::string> profiles;
-    for (const std::string& name : profile_names(golden)) profiles.push_back(json_text(name));
+    for (const std::string& name : profile_names(golden)) profiles.push_back(json_string(name));
     std::string text = "{\n";
     text += fmt::format("  \"arithmetic\": [{}],\n", fmt::join(profiles, ", "));
-    text += fmt::format("  \"case\": {},\n", json_text(golden.text));
-    text += fmt::format("  \"claim\": {},\n", json_text(claim_of(golden)));
-    text += fmt::format("  \"generator\": {{\"name\": {}, \"version\": {}}},\n", json_text(generator_name),
+    text += fmt::format("  \"case\": {},\n", json_string(golden.text));
+    text += fmt::format("  \"claim\": {},\n", json_string(claim_of(golden)));
+    text += fmt::format("  \"generator\": {{\"name\": {}, \"version\": {}}},\n", json_string(generator_name),
                         generator_version);
     text += fmt::format("  \"inputs_kept\": {},\n", inputs_kept);
-    text += fmt::format("  \"limit\": {},\n", json_text(golden.limit));
-    text += fmt::format("  \"operator\": {},\n", json_text(golden.info->name));
+    text += fmt::format("  \"limit\": {},\n", json_string(golden.limit));
+    text += fmt::format("  \"operator\": {},\n", json_string(golden.info->name));
     text += fmt::format("  \"outputs\": {},\n", outputs_json(golden));
     text += fmt::format("  \"parameters\": {},\n", parameters_json(golden.parameters));
     text += "  \"schema\": \"touchstone.golden_case/1\",\n";
     text += fmt::format("  \"seed\": {},\n", golden.parameters.seed);
-    text += fmt::format("  \"source\": {},\n", json_text(golden.info->source));
+    text += fmt::format("  \"source\": {},\n", json_string(golden.info->source));
     text += fmt::format("  \"sum_order_version\": {},\n", sum_order_version);
-    text += fmt::format("  \"tool_version\": {}\n}}\n", json_text(TOUCHSTONE_VERSION));
+    text += fmt::format("  \"tool_version\": {}\n}}\n", json_string(TOUCHSTONE_VERSION));
     return text;
 }
 

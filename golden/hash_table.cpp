@@ -24,7 +24,7 @@ std::vector<std::string_view> fields_of(std::string_view line) {
 }
 
 /// "y=BF16[2,8]:0123456789abcdef"; false for any other form.
-bool add_slot(std::string_view field, std::map<std::string, TensorDigest, std::less<>>& slots) {
+bool add_slot(std::string_view field, PartDigests& slots) {
     const size_t equals = field.find('='), colon = field.rfind(':');
     if (equals == std::string_view::npos || colon == std::string_view::npos || colon < equals) return false;
     const std::string_view digits = field.substr(colon + 1);

@@ -10,12 +10,21 @@
 
 namespace touchstone {
 
-/// By part, then by slot.
-using CaseDigests = std::map<std::string, std::map<std::string, TensorDigest, std::less<>>, std::less<>>;
+/// By slot.
+using PartDigests = std::map<std::string, TensorDigest, std::less<>>;
+/// By part.
+using CaseDigests = std::map<std::string, PartDigests, std::less<>>;
 /// By case text.
 using HashTable = std::map<std::string, CaseDigests, std::less<>>;
 
 CaseDigests digests_of(const CaseTensors& tensors);
+
+/// The value of `key`; null where the map has none.
+template <class Map>
+const typename Map::mapped_type* value_of(const Map& map, const std::string& key) {
+    const auto found = map.find(key);
+    return found == map.end() ? nullptr : &found->second;
+}
 
 std::string hash_table_text(const HashTable& table);
 /// Throws UserError, naming `where` and the line, for a text that hash_table_text does not write.

@@ -98,8 +98,8 @@ GoldenReport verify_golden_store(const std::filesystem::path& folder, const Gold
 
 /// A part of a case, as it was or is.
 struct PartTensors {
-    const std::map<std::string, TensorDigest, std::less<>>* digests;  ///< null: there is no such part
-    const TensorMap* tensors;  ///< the bits, of some slots or of all; null: the digests alone
+    const PartDigests* digests;  ///< null: there is no such part
+    const TensorMap* tensors;    ///< the bits, of some slots or of all; null: the digests alone
 };
 /// The slots whose digests differ, or whose bits do where both sides have them.
 std::vector<SlotChange> changes_of_part(const std::string& part, const PartTensors& was,

@@ -54,13 +54,6 @@ std::string operator_of(const std::string& case_line) {
     return case_line.substr(0, case_line.find('('));
 }
 
-/// The value of `key`, or null.
-template <class Map>
-const typename Map::mapped_type* value_of(const Map& map, const std::string& key) {
-    const auto found = map.find(key);
-    return found == map.end() ? nullptr : &found->second;
-}
-
 std::string folder_of(const GoldenCase& golden) {
     return fmt::format("{}/{}", golden.info->name, golden.id);
 }

@@ -34,13 +34,6 @@ std::vector<Arithmetic> profiles_of(const CaseDigests& digests, const OperatorIn
     return profiles;
 }
 
-/// The value of `key`, or null.
-template <class Map>
-const typename Map::mapped_type* value_of(const Map& map, const std::string& key) {
-    const auto found = map.find(key);
-    return found == map.end() ? nullptr : &found->second;
-}
-
 void compare_part(const CaseOfStore& stored, const CaseTensors& kept, const std::string& part,
                   const TensorMap& is, GoldenFinding& finding) {
     const CaseDigests now = digests_of({{part, is}});
