@@ -73,6 +73,7 @@ class Making {
         for (const MadeCase& made : made_) add_case(made, replacement);
         write_tables(replacement);
         note_removed();
+        if (old_.manifest_damaged) note(GoldenChangeKind::rewritten, std::string(manifest_name));
         const auto replaces = [](const GoldenChange& c) { return c.kind != GoldenChangeKind::added; };
         if (replace || std::ranges::none_of(report_.changes, replaces)) commit(replacement);
         std::ranges::stable_sort(report_.changes, {}, &GoldenChange::what);
@@ -91,6 +92,8 @@ class Making {
                                  "restore it, or make all of it: touchstone golden make without REGEX"});
     }
 
+    void note(GoldenChangeKind kind, const std::string& what) { report_.changes.push_back({kind, what, {}}); }
+
     /// A new file that lies aside: part of the new manifest, and moved where it is not there already.
     void add_file(const std::string& path, const fs::path& aside) {
         const std::string bytes = read_file(aside);
@@ -106,7 +109,7 @@ class Making {
     void add_case(const MadeCase& made, FileReplacement& replacement) {
         const GoldenCase& golden = *made.golden;
         tables_[golden.info->name][golden.text] = made.digests;
-        const bool same = note_case(made);
+        const bool changed = note_case(made);
         if (!keeps_tensors(golden)) return;
         const std::string folder = folder_of(golden);
         const std::string json = fmt::format("{}/{}", folder, case_file_name);
@@ -115,22 +118,21 @@ class Making {
         write_case_tensors(replacement.aside(tensors), made.tensors, golden.text);
         for (const std::string& path : {json, tensors}) {
             add_file(path, replacement.aside(path));
-            if (same && overwritten_.contains(path))
-                report_.changes.push_back({GoldenChangeKind::rewritten, path, {}});
+            if (!changed && overwritten_.contains(path)) note(GoldenChangeKind::rewritten, path);
         }
     }
 
-    /// Whether the old store has the same.
+    /// Whether the old store has the case, with other tensors.
     bool note_case(const MadeCase& made) {
         const std::string& text = made.golden->text;
         const auto old = old_.cases.find(text);
         if (old == old_.cases.end()) {
-            report_.changes.push_back({GoldenChangeKind::added, text, {}});
+            note(GoldenChangeKind::added, text);
             return false;
         }
-        if (old->second == made.digests) return true;
+        if (old->second == made.digests) return false;
         report_.changes.push_back({GoldenChangeKind::changed, text, slot_changes(old->second, made)});
-        return false;
+        return true;
     }
 
     std::vector<SlotChange> slot_changes(const CaseDigests& old, const MadeCase& made) const {
@@ -168,6 +170,9 @@ class Making {
             const std::string path = name + "/hashes.tsv";
             write_file_atomically(replacement.aside(path), hash_table_text(table));
             add_file(path, replacement.aside(path));
+            // A table that could be read is added to, or its cases are noted; of another nothing is known.
+            const bool read = old_.manifest.contains(path) && !old_.unusable.contains(name);
+            if (!read && overwritten_.contains(path)) note(GoldenChangeKind::rewritten, path);
         }
     }
 
@@ -175,13 +180,15 @@ class Making {
     void note_removed() {
         for (const auto& [text, digests] : old_.cases)
             if (filter_.takes(text) && !tables_.find(operator_of(text))->second.contains(text))
-                report_.changes.push_back({GoldenChangeKind::removed, text, {}});
+                note(GoldenChangeKind::removed, text);
         for (const auto& [path, digest] : old_.manifest) {
             if (manifest_.contains(path)) continue;
-            if (is_replaced(path))
-                removed_.push_back(path);
-            else
+            if (!is_replaced(path)) {
                 manifest_[path] = digest;
+                continue;
+            }
+            removed_.push_back(path);
+            note(GoldenChangeKind::removed, path);
         }
     }
 

@@ -13,7 +13,8 @@ enum class GoldenChangeKind : uint8_t { added, changed, removed, rewritten };
 /// "added", "changed", ..
 std::string_view golden_change_name(GoldenChangeKind kind);
 
-/// What making changes in a store: a case, or (rewritten) a file of a case whose tensors stay the same.
+/// What making changes in a store: a case, or a file: one that goes (removed), and one whose bytes change
+/// though no case's tensors are known to (rewritten), also a damaged one.
 struct GoldenChange {
     GoldenChangeKind kind;
     std::string what;

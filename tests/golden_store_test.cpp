@@ -418,6 +418,33 @@ TEST_CASE(
     CHECK(files_of(folder) == files_of(copied_store()));
 }
 
+TEST_CASE("golden make: files of which nothing is known are not replaced or removed unasked either") {
+    const std::string kept = "sinkhorn/rows=4,streams=3,iterations=1";
+    const fs::path folder = copied_store();
+    fs::remove(folder / manifest_name);
+    flip_bit(folder / "top_k/hashes.tsv", 9, 1);
+    flip_bit(folder / kept / tensors_file_name, 300, 1);
+    auto before = files_of(folder);
+    GoldenMakeReport report = make_golden_store(folder, taking(some_cases), false);
+    CHECK_FALSE(report.written);
+    CHECK(report.count(GoldenChangeKind::rewritten) == 2);
+    CHECK(files_of(folder) == before);
+    CHECK(make_golden_store(folder, taking(some_cases), true).written);
+    CHECK(files_of(folder) == files_of(copied_store()));
+
+    // The folder of a case had another name.
+    fs::rename(folder / kept, folder / "sinkhorn/old");
+    sign(folder);
+    before = files_of(folder);
+    report = make_golden_store(folder, taking("^sinkhorn.rows=4"), false);
+    CHECK_FALSE(report.written);
+    CHECK(report.count(GoldenChangeKind::removed) == 2);
+    CHECK(files_of(folder) == before);
+    CHECK(make_golden_store(folder, taking("^sinkhorn.rows=(4|16),"), true).written);
+    CHECK_FALSE(fs::exists(folder / "sinkhorn/old"));
+    CHECK(files_of(folder) == files_of(copied_store()));
+}
+
 TEST_CASE("golden make: a part keeps the rest; of a damaged store nothing is kept") {
     const fs::path folder = copied_store();
     make_golden_store(folder, taking("^greedy_token.vocabulary=[12]"), false);
