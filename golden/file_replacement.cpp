@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <ranges>
-
 #include "reference/io/user_error.h"
 
 namespace touchstone {
@@ -69,12 +67,11 @@ void FileReplacement::take_away(const std::string& path) {
 }
 
 void FileReplacement::undo() noexcept {
-    for (const Move& made : std::views::reverse(done_)) {
+    for (; !done_.empty(); done_.pop_back()) {
         std::error_code ignored;
-        fs::rename(made.to, made.from, ignored);
-        remove_empty(made.to.parent_path(), folder_);
+        fs::rename(done_.back().to, done_.back().from, ignored);
+        remove_empty(done_.back().to.parent_path(), folder_);
     }
-    done_.clear();
 }
 
 void FileReplacement::commit(const std::vector<std::string>& removed, const std::vector<std::string>& added) {
