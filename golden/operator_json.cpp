@@ -21,11 +21,12 @@ std::string_view kind_name(ParameterKind kind) {
 }
 
 std::string parameter_json(const Parameter& parameter) {
-    return fmt::format(
-        R"({{"choices": {}, "default": {}, "high": {}, "kind": {}, "low": {}, "meaning": {}, "multiple_of": {}, "name": {}}})",
-        array_of(parameter.choices, json_string), json_string(parameter.initial), json_string(parameter.high),
-        json_string(kind_name(parameter.kind)), json_string(parameter.low), json_string(parameter.meaning),
-        parameter.multiple_of, json_string(parameter.name));
+    return fmt::format(R"({{"choices": {}, "default": {}, "high": {}, "kind": {}, "low": {}, "meaning": {}, )"
+                       R"("multiple_of": {}, "name": {}}})",
+                       array_of(parameter.choices, json_string), json_string(parameter.initial),
+                       json_string(parameter.high), json_string(kind_name(parameter.kind)),
+                       json_string(parameter.low), json_string(parameter.meaning), parameter.multiple_of,
+                       json_string(parameter.name));
 }
 
 /// `first`: keys that sort before the slot's own.
@@ -61,8 +62,8 @@ std::string operator_json(const OperatorInfo& info) {
     };
     const auto profile_json = [](Arithmetic profile) { return json_string(arithmetic_name(profile)); };
     return fmt::format(
-        R"({{"cases": {}, "equation": {}, "inputs": {}, "name": {}, "outputs": {}, "parameters": {}, "profiles": {}, )"
-        R"("purpose": {}, "roundings": {}, "schema": "touchstone.operator/1", "source": {}}})",
+        R"({{"cases": {}, "equation": {}, "inputs": {}, "name": {}, "outputs": {}, "parameters": {}, )"
+        R"("profiles": {}, "purpose": {}, "roundings": {}, "schema": "touchstone.operator/1", "source": {}}})",
         array_of(info.cases, case_json), json_string(info.equation),
         array_of(info.inputs, [](const Slot& slot) { return slot_json(slot, ""); }), json_string(info.name),
         array_of(info.outputs, output_json), array_of(info.parameters, parameter_json),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Touchstone from Python: tests/c_interface_example.py build/golden/libtouchstone.so
 
-Lists the operators, runs rms_norm on buffers of its own, runs a case, compares two tensors, and shows what an error
-looks like. Needs nothing but Python; buffers are numpy arrays or torch tensors where those are installed.
+Lists the operators, runs rms_norm on buffers of its own, runs a case, compares two tensors, and shows what an
+error looks like. Needs nothing but Python; buffers are numpy arrays or torch tensors where those are installed.
 """
 import ctypes
 import json
@@ -21,9 +21,10 @@ class Tensor(ctypes.Structure):
 class Comparison(ctypes.Structure):
     """struct touchstone_comparison."""
 
-    _fields_ = [("struct_bytes", c_size_t), ("elements", c_int64), ("identical", c_int64), ("outside", c_int64),
-                ("first", c_int64), ("worst", c_int64), ("largest_ulp", c_int64), ("largest_absolute", c_double),
-                ("largest_relative", c_double), ("largest_of_rms", c_double), ("cosine", c_double)]
+    _fields_ = [("struct_bytes", c_size_t), ("elements", c_int64), ("identical", c_int64),
+                ("outside", c_int64), ("first", c_int64), ("worst", c_int64), ("largest_ulp", c_int64),
+                ("largest_absolute", c_double), ("largest_relative", c_double), ("largest_of_rms", c_double),
+                ("cosine", c_double)]
 
 
 # Result and arguments of each function; without these ctypes would cut pointers to 32 bits.
@@ -36,7 +37,8 @@ SIGNATURES = {
     "touchstone_operator_json": (c_char_p, [c_char_p]),
     "touchstone_make_inputs": (c_int, [c_char_p, POINTER(c_void_p)]),
     "touchstone_run_case": (c_int, [c_char_p, c_char_p, POINTER(c_void_p)]),
-    "touchstone_run": (c_int, [c_char_p, c_char_p, c_char_p, POINTER(Tensor), c_int64, POINTER(Tensor), c_int64]),
+    "touchstone_run": (c_int, [c_char_p, c_char_p, c_char_p, POINTER(Tensor), c_int64, POINTER(Tensor),
+                               c_int64]),
     "touchstone_tensors_count": (c_int64, [c_void_p]),
     "touchstone_tensors_get": (c_int, [c_void_p, c_int64, POINTER(Tensor)]),
     "touchstone_tensors_free": (None, [c_void_p]),
@@ -79,7 +81,7 @@ def from_bf16(bits):
 
 
 def own_buffer(values):
-    """bf16 values in a buffer of ours: something with bits, its address and size; numpy and torch if they are here."""
+    """bf16 values in a buffer of ours: what keeps it alive, its address, its bytes; numpy or torch if here."""
     bits = [bf16(value) for value in values]
     try:
         import numpy
@@ -99,9 +101,11 @@ def own_buffer(values):
 def list_operators():
     count = library.touchstone_operator_count()
     names = [library.touchstone_operator_name(i).decode() for i in range(count)]
-    print(f"touchstone {library.touchstone_version().decode()}: {count} operators: {', '.join(names[:4])}, ..")
+    version = library.touchstone_version().decode()
+    print(f"touchstone {version}: {count} operators: {', '.join(names[:4])}, ..")
     norm = json.loads(library.touchstone_operator_json(b"rms_norm"))
-    print(f"rms_norm: {norm['equation']}; inputs", ", ".join(f"{s['name']} {s['type']} {s['shape']}" for s in norm["inputs"]))
+    slots = ", ".join(f"{slot['name']} {slot['type']} {slot['shape']}" for slot in norm["inputs"])
+    print(f"rms_norm: {norm['equation']}; inputs {slots}")
     assert "rms_norm" in names and len(names) == count
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/c_interface_test.sh LIBRARY COMPILER [FLAG...]: touchstone.h is C11, a C program links with the library and gets
-# what it should, and the library shows nothing but the functions of the header.
+# tests/c_interface_test.sh LIBRARY COMPILER [FLAG...]: touchstone.h is C11, a C program links with the library and
+# gets what it should, and the library shows nothing but the functions of the header.
 set -euo pipefail
 library=$1
 compiler=("${@:2}")
