@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Touchstone from Python: tests/c_interface_example.py build/golden/libtouchstone.so
 
-Lists the operators, runs rms_norm on buffers of its own, runs a case, compares two tensors, and shows what an
-error looks like. Needs nothing but Python; buffers are numpy arrays or torch tensors where those are installed.
+Lists the operators, runs rms_norm on buffers of its own, runs a case, compares two tensors, and shows what
+an error looks like. Needs nothing but Python; buffers are numpy arrays or torch tensors where there are any.
 """
 import ctypes
 import json
@@ -81,7 +81,7 @@ def from_bf16(bits):
 
 
 def own_buffer(values):
-    """bf16 values in a buffer of ours: what keeps it alive, its address, its bytes; numpy or torch if here."""
+    """bf16 values in a buffer of ours: what keeps it alive, its address, its bytes."""
     bits = [bf16(value) for value in values]
     try:
         import numpy
