@@ -61,14 +61,15 @@ std::string operator_json(const OperatorInfo& info) {
         return fmt::format(R"({{"case": {}, "limit": {}}})", json_string(one.text), json_string(one.limit));
     };
     const auto profile_json = [](Arithmetic profile) { return json_string(arithmetic_name(profile)); };
-    return fmt::format(
-        R"({{"cases": {}, "equation": {}, "inputs": {}, "name": {}, "outputs": {}, )"
-        R"("parameters": {}, "profiles": {}, "purpose": {}, "roundings": {}, "schema": "touchstone.operator/1", "source": {}}})",
-        array_of(info.cases, case_json), json_string(info.equation),
-        array_of(info.inputs, [](const Slot& slot) { return slot_json(slot, ""); }), json_string(info.name),
-        array_of(info.outputs, output_json), array_of(info.parameters, parameter_json),
-        array_of(info.profiles, profile_json), json_string(info.purpose),
-        array_of(info.roundings, json_string), json_string(info.source));
+    return fmt::format(R"({{"cases": {}, "equation": {}, "inputs": {}, "name": {}, "outputs": {}, )"
+                       R"("parameters": {}, "profiles": {}, "purpose": {}, )"
+                       R"("roundings": {}, "schema": "touchstone.operator/1", "source": {}}})",
+                       array_of(info.cases, case_json), json_string(info.equation),
+                       array_of(info.inputs, [](const Slot& slot) { return slot_json(slot, ""); }),
+                       json_string(info.name), array_of(info.outputs, output_json),
+                       array_of(info.parameters, parameter_json), array_of(info.profiles, profile_json),
+                       json_string(info.purpose), array_of(info.roundings, json_string),
+                       json_string(info.source));
 }
 
 }  // namespace touchstone
