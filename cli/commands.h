@@ -104,6 +104,16 @@ struct OpOptions {
     OutputFormat output;
 };
 
+/// touchstone golden list, verify and make.
+struct GoldenOptions {
+    std::string store;  ///< folder; empty: TOUCHSTONE_GOLDEN of the environment, or the checkout's golden/
+    std::string regex;  ///< found in a case's text; empty: every case
+    std::string case_text;   ///< verify: this case alone
+    std::string arithmetic;  ///< verify: this profile alone; empty: all
+    bool replace = false;    ///< make: change what is there
+    OutputFormat output;
+};
+
 /// touchstone gpu probe.
 struct GpuProbeOptions {
     int64_t steps = 100'000'000;  ///< per instruction and variant
@@ -134,6 +144,12 @@ int run_gpu_cublas(const GpuCublasOptions& options);
 /// Writes its result to stdout and returns the exit code: 0, or 1 where a case is farther from truth than
 /// allowed. Throws UserError as below.
 int run_op(const OpOptions& options);
+
+/// Each writes its result to stdout and returns the exit code: 0, 1 where something is not as stored (make:
+/// would be replaced), 3 there is no store, or nothing of it was asked for. Throws UserError as below.
+int run_golden_list(const GoldenOptions& options);
+int run_golden_verify(const GoldenOptions& options);
+int run_golden_make(const GoldenOptions& options);
 
 /// Each writes its result to stdout, whole or not at all. Throws UserError for what the user can mend.
 void run_kv(const KvOptions& options);

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "golden/sha256.h"
 #include "reference/io/user_error.h"
 #include "reference/model/model.h"
 #include "reference/numerics/random.h"
@@ -27,49 +27,6 @@ constexpr std::array arithmetics{Arithmetic::exact, Arithmetic::hopper, Arithmet
 const ModelConfig& preset(const char* name) {
     static const Model real = find_model("deepseek-v4.1-flash"), tiny = find_model("tiny");
     return *(std::string_view(name) == "tiny" ? tiny : real).config();
-}
-
-/// FIPS 180-4, as hexadecimal digits.
-std::string sha256(std::span<const std::byte> message) {
-    // Constants: 32 fraction bits of the square and cube roots of the first primes.
-    const auto fraction = [](long double root) {
-        return static_cast<uint32_t>((root - std::floor(root)) * 4294967296.0L);
-    };
-    std::vector<uint32_t> k, state;
-    for (unsigned n = 2; k.size() < 64; ++n) {
-        bool prime = true;
-        for (unsigned d = 2; d * d <= n; ++d) prime = prime && n % d != 0;
-        if (!prime) continue;
-        k.push_back(fraction(std::cbrt(static_cast<long double>(n))));
-        if (state.size() < 8) state.push_back(fraction(std::sqrt(static_cast<long double>(n))));
-    }
-    std::vector<uint8_t> bytes;
-    for (std::byte byte : message) bytes.push_back(static_cast<uint8_t>(byte));
-    bytes.push_back(0x80);
-    while (bytes.size() % 64 != 56) bytes.push_back(0);
-    for (int i = 7; i >= 0; --i) bytes.push_back(static_cast<uint8_t>(message.size() * 8 >> 8 * i));
-    for (size_t chunk = 0; chunk < bytes.size(); chunk += 64) {
-        std::array<uint32_t, 64> w{};
-        for (size_t i = 0; i < 64; ++i) w[i / 4] = w[i / 4] << 8 | bytes[chunk + i];
-        for (size_t i = 16; i < 64; ++i) {
-            const uint32_t s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ w[i - 15] >> 3;
-            const uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ w[i - 2] >> 10;
-            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
-        }
-        std::vector<uint32_t> v = state;
-        for (size_t i = 0; i < 64; ++i) {
-            const uint32_t s1 = std::rotr(v[4], 6) ^ std::rotr(v[4], 11) ^ std::rotr(v[4], 25);
-            const uint32_t t1 = v[7] + s1 + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
-            const uint32_t s0 = std::rotr(v[0], 2) ^ std::rotr(v[0], 13) ^ std::rotr(v[0], 22);
-            const uint32_t t2 = s0 + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-            std::rotate(v.begin(), v.end() - 1, v.end());
-            v[0] = t1 + t2, v[4] += t1;
-        }
-        for (size_t i = 0; i < 8; ++i) state[i] += v[i];
-    }
-    std::string digits;
-    for (uint32_t word : state) digits += fmt::format("{:08x}", word);
-    return digits;
 }
 
 template <class T>

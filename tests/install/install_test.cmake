@@ -29,6 +29,11 @@ if(NOT printed STREQUAL expected)
     message(FATAL_ERROR "install_test: the consumer printed '${printed}', expected '${expected}'")
 endif()
 
+run(printed ${work}/build/c_consumer)
+if(NOT printed MATCHES "^[0-9.]+ of sinkhorn: 1 tensor\n$")
+    message(FATAL_ERROR "install_test: the consumer of the C interface printed '${printed}'")
+endif()
+
 # The flags that fix the arithmetic travel with the package, the warnings do not.
 file(READ ${work}/build/compile_commands.json commands)
 if(NOT commands MATCHES "-ffp-contract=off")
