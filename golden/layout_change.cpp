@@ -225,15 +225,13 @@ Tensor record_rows(const TensorView& stored, const Layout& layout, const std::st
     const int64_t pages = static_cast<int64_t>(stored.bytes.size() / page_bytes);
     KvPage rows = page;
     rows.layout = KvPageLayout::per_token;
-    rows.record.scales_before_tail = false;
     rows.alignment_bytes = 1;
-    KvPage from = page;
     const size_t row_bytes = static_cast<size_t>(rows.page_bytes());
     Tensor result{"U8",
                   {pages * page.records, page.record.record_bytes()},
                   std::vector<std::byte>(static_cast<size_t>(pages) * row_bytes)};
     for (size_t i = 0; i < static_cast<size_t>(pages); ++i)
-        convert_page(from, stored.bytes.subspan(i * page_bytes, page_bytes), rows,
+        convert_page(page, stored.bytes.subspan(i * page_bytes, page_bytes), rows,
                      std::span(result.bytes).subspan(i * row_bytes, row_bytes));
     return result;
 }

@@ -47,8 +47,8 @@ Layout parse_layout(std::string_view text, const std::string& where);
 std::string layout_text(const Layout& layout);
 
 /// The row-major copy: the same type and the axes in their order; of fp4 "E2M1" [.., 2 n], a code per byte;
-/// of pages "U8" [pages x records, bytes of a record], each record's values, tail, scales and padding in that
-/// order, padding zeroed; of padded rows [.., row_elements]. Throws UserError naming `where` and the expected
+/// of pages "U8" [pages x records, bytes of a record], each record as a per-token page has it (kv_page.h),
+/// padding zeroed; of padded rows [.., row_elements]. Throws UserError naming `where` and the expected
 /// size when the tensor cannot have that layout.
 Tensor row_major(const TensorView& stored, const Layout& layout, const std::string& where);
 

@@ -129,8 +129,9 @@ TEST_CASE("layout: KV pages become record rows (every record, planar and per tok
                     }
                 };
                 put(at.values, page.record.value_bytes());
+                if (page.record.scales_before_tail) put(at.scales, page.record.scale_bytes());
                 put(at.tail, page.record.tail_bytes());
-                put(at.scales, page.record.scale_bytes());
+                if (!page.record.scales_before_tail) put(at.scales, page.record.scale_bytes());
             }
             const Tensor result = row_major(view(bytes({std::ssize(stored)}, stored)), layout, "x");
             CHECK(result == bytes({8, page.record.record_bytes()}, rows));

@@ -198,7 +198,7 @@ TEST_CASE("compare: neighbouring fp4 codes are caught and said") {
     CHECK(found.type == "E2M1");
     CHECK(found.shape == std::vector<int64_t>{2, 4});
     CHECK(found.verdict == Verdict::failed);
-    CHECK(found.difference->identical == 6);
+    CHECK(found.difference->identical == 7);
     CHECK(found.difference->first.index == 6);
     const Tensor next = tensor<uint8_t>("U8", {2, 2}, {0x12, 0x35, 0x89, 0x70});
     const TensorComparison neighbour = compare({{"x", e}}, {{"x", next}}, options).tensors.at(0);
