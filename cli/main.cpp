@@ -308,8 +308,10 @@ void add_compare_command(CLI::App& app, int& exit_code) {
     command->footer([] {
         return compare_help() +
                "Examples:\n"
-               "  touchstone compare ours.safetensors theirs.safetensors --tolerance 'attn:bf16_step'\n"
-               "  touchstone compare ours.safetensors theirs.safetensors --html report.html --json";
+               "  touchstone compare golden/parity/official_tiny golden/parity/official_tiny --tolerance "
+               "bit\n"
+               "  touchstone compare golden/parity/official_tiny/smooth.safetensors "
+               "golden/parity/official_tiny/smooth.safetensors --html report.html";
     });
     command->callback([options, &exit_code] { exit_code = run_compare(*options); });
 }

@@ -76,6 +76,11 @@ std::string_view name_of(Verdict verdict) {
     return verdict_names[static_cast<size_t>(verdict)];
 }
 
+bool CompareReport::nothing_compared() const {
+    return std::ranges::all_of(tensors,
+                               [](const TensorComparison& tensor) { return tensor.got_name.empty(); });
+}
+
 Verdict CompareReport::verdict() const {
     Verdict heaviest = Verdict::equal;
     for (const TensorComparison& tensor : tensors) heaviest = std::max(heaviest, tensor.verdict);

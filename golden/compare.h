@@ -63,7 +63,8 @@ struct CompareReport {
     std::vector<std::string> warnings;
     std::array<int64_t, verdict_count> counts{};
 
-    bool nothing_compared() const { return tensors.empty(); }
+    /// Whether no tensor has a namesake.
+    bool nothing_compared() const;
     /// The heaviest verdict.
     Verdict verdict() const;
     /// What shows first: the heaviest verdict, of those the largest error; none where nothing differs.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <regex>
-#include <set>
 
 #include "golden/compare.h"
 #include "golden/element_types.h"
@@ -285,12 +284,20 @@ class FileComparison {
     }
 
     void warn() {
-        std::set<std::string, std::less<>> ours;
+        std::vector<std::string> extra;
         for (const auto& [our_name, name] : their_name_)
-            if (!expected_.tensors().contains(our_name)) ours.insert(our_name);
-        for (const std::string& name : ours)
+            if (!expected_.tensors().contains(our_name)) extra.push_back(name);
+        std::ranges::sort(extra);
+        constexpr size_t shown = 3;
+        if (!extra.empty())
             report_.warnings.push_back(
-                fmt::format("{} has {} beside what is expected", got_.path().string(), name));
+                fmt::format("{} has {} tensor{} beside what is expected: {}{}", got_.path().string(),
+                            extra.size(), extra.size() == 1 ? "" : "s",
+                            fmt::join(extra.begin(), extra.begin() + std::min(extra.size(), shown), ", "),
+                            extra.size() > shown ? ", .." : ""));
+        if (report_.nothing_compared() && !report_.tensors.empty())
+            report_.warnings.push_back("no tensor has a namesake: --map translates the names of " +
+                                       got_.path().string());
         const auto a = expected_.metadata().find("case"), b = got_.metadata().find("case");
         if (a != expected_.metadata().end() && b != got_.metadata().end() && a->second != b->second)
             report_.warnings.push_back(

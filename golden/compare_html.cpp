@@ -158,7 +158,7 @@ std::string compare_html(const CompareReport& report, const std::string& reprodu
     text += fmt::format("<p>{}</p>\n", counts_text(report));
     for (const std::string& warning : report.warnings)
         text += fmt::format("<p class=\"mistrusted\">warning: {}</p>\n", escaped(warning));
-    if (!report.nothing_compared()) text += compare_svg(report);
+    if (!report.tensors.empty()) text += compare_svg(report);
     text += all_details(report);
     text +=
         "<h2>All tensors</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>verdict</th><th>tensor</th>"

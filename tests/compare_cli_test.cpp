@@ -179,7 +179,7 @@ TEST_CASE("compare: names, types and shapes that do not match are named") {
     CHECK(contains(result.out, "shape: expected [1, 2], got [2, 1]"));
     CHECK(contains(result.out, "type: expected F32, got F64"));
     CHECK(contains(result.err, "warning: "));
-    CHECK(contains(result.err, "has atention beside what is expected"));
+    CHECK(contains(result.err, "has 1 tensor beside what is expected: atention"));
 }
 
 TEST_CASE("compare: a map, layouts and npy files") {

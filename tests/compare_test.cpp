@@ -116,13 +116,18 @@ TEST_CASE("compare: verdicts of one tensor, and the exit code of all") {
 
 TEST_CASE("compare: a missing tensor fails and its near name is shown, an extra one is a warning") {
     const Tensor x = f32({2}, {1, 2});
-    const CompareReport report = compare({{"attention", x}}, {{"atention", x}, {"more", x}});
-    REQUIRE(report.tensors.size() == 1);
+    const CompareReport report =
+        compare({{"attention", x}, {"x", x}}, {{"atention", x}, {"more", x}, {"x", x}});
+    REQUIRE(report.tensors.size() == 2);
+    CHECK(report.exit_code() == 1);
     CHECK(report.tensors[0].verdict == Verdict::failed);
     CHECK(contains(report.tensors[0].reason, "missing in"));
     CHECK(contains(report.tensors[0].reason, "did you mean \"atention\"?"));
-    CHECK(report.warnings.size() == 2);
-    CHECK(contains(report.warnings[1], "more"));
+    REQUIRE(report.warnings.size() == 1);
+    CHECK(contains(report.warnings[0], "has 2 tensors beside what is expected: atention, more"));
+    const CompareReport foreign = compare({{"attention", x}}, {{"model.attn", x}});
+    CHECK(foreign.exit_code() == 3);
+    CHECK(contains(foreign.warnings.at(1), "--map"));
 }
 
 TEST_CASE("compare: other types and shapes are named, both sides") {
