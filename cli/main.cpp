@@ -308,10 +308,10 @@ void add_compare_command(CLI::App& app, int& exit_code) {
     command->footer([] {
         return compare_help() +
                "Examples:\n"
-               "  touchstone compare golden/parity/official_tiny golden/parity/official_tiny --tolerance "
-               "bit\n"
-               "  touchstone compare golden/parity/official_tiny/smooth.safetensors "
-               "golden/parity/official_tiny/smooth.safetensors --html report.html";
+               "  touchstone compare golden/parity/official_tiny/prefill100.safetensors "
+               "golden/parity/official_tiny/prefill100.safetensors --tolerance 'attn:bf16_step'\n"
+               "  touchstone compare golden/parity/official_tiny/alternatives.safetensors "
+               "golden/parity/official_tiny/alternatives.safetensors --html report.html";
     });
     command->callback([options, &exit_code] { exit_code = run_compare(*options); });
 }
