@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace touchstone::cli {
 
@@ -150,6 +151,20 @@ int run_op(const OpOptions& options);
 int run_golden_list(const GoldenOptions& options);
 int run_golden_verify(const GoldenOptions& options);
 int run_golden_make(const GoldenOptions& options);
+struct CompareCommandOptions {
+    std::string expected, got;  ///< files or folders
+    std::string tensor;
+    std::vector<std::string> tolerances, layouts, scores;
+    std::string map;
+    std::string allow_mistrusted;
+    std::string html, svg;
+    bool all = false;
+    OutputFormat output;
+};
+/// Exit code 0, 1 when a tensor fails or is mistrusted, or 3 when there is nothing to compare.
+int run_compare(const CompareCommandOptions& options);
+/// Tolerances and layouts, for --help.
+std::string compare_help();
 
 /// Each writes its result to stdout, whole or not at all. Throws UserError for what the user can mend.
 void run_kv(const KvOptions& options);
