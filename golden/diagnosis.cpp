@@ -18,6 +18,8 @@ namespace {
 
 /// A hypothesis that leaves more of the difference than this unexplained is not named.
 constexpr double most_unexplained = 0.05;
+/// Nor one that leaves more than this, though all of it may be rounding.
+constexpr double most_within_rounding = 0.5;
 /// Of several, those that leave this many times what the best leaves are dropped.
 constexpr double much_worse = 3;
 
@@ -136,7 +138,8 @@ std::vector<Explanation> explain(const Results& results, bool only_exact, const 
         }
         if (only_exact) continue;
         const double left = unexplained_by(*predicted, results.expected, results.got);
-        if (left <= most_unexplained || within_rounding(*predicted, results))
+        if (left <= most_unexplained ||
+            (left <= most_within_rounding && within_rounding(*predicted, results)))
             found.push_back({&hypothesis, false, left});
     }
     return found;
@@ -175,8 +178,8 @@ int64_t first_beyond_rounding(const OutputSlot& slot, const Tensor& expected, co
                 return TensorView{
                     tensor.type, {1}, std::span(tensor.bytes).subspan(static_cast<size_t>(i) * bytes, bytes)};
             };
-            const bool near =
-                std::isfinite(x) && std::isfinite(y) && tolerance.rms && std::abs(x - y) <= unit;
+            const bool near = std::isfinite(x) && std::isfinite(y) && tolerance.rms &&
+                              std::abs(x - y) <= std::max(unit, tolerance.relative.value_or(0) * std::abs(x));
             if (!near && difference(at(expected), at(got), {.ulp = tolerance.ulp}).outside > 0) return i;
         }
     }
@@ -242,7 +245,7 @@ Tolerance rounding_tolerance(const OutputSlot& slot) {
     if (slot.judged == Judged::equal || slot.judged == Judged::not_judged) return {};
     // By units alone a sum that cancels to almost nothing would fail.
     if (slot.type == "BF16") return {.ulp = 1, .rms = 1e-5, .share = 0.01};
-    if (slot.type == "F32") return {.rms = 1e-5};
+    if (slot.type == "F32") return {.rms = 1e-5, .relative = 1e-5};
     return {};
 }
 
