@@ -59,10 +59,6 @@ const QuantizerVariant quantizer_variants[] = {
      [](Rule& rule) { return amax_floor(rule, 6 * 0x1p-126f); }},
     {"amax_floor_6_e4m3_steps", "a block's maximum is at least 6 * 2^-9",
      [](Rule& rule) { return amax_floor(rule, 6 * 0x1p-9f); }},
-    {"scale_through_log2", "the scale is 2^ceil(log2(x)) in fp32, one step low just above powers of two",
-     [](Rule& rule) {
-         return !rule.e4m3_scale && set<&Rule::scale_rounding, ScaleRounding::through_log2>(rule);
-     }},
     {"scale_floored", "the scale is the power of two below, not above",
      set<&Rule::scale_rounding, ScaleRounding::floor>},
     {"scale_floored_overflow_nan", "the scale is the power of two below, and what overflows becomes NaN",

@@ -50,8 +50,7 @@ inline float through_bf16(float x) {
 inline float e4m3(uint8_t byte) {
     const int exponent = byte >> 3 & 15, mantissa = byte & 7;
     if (exponent == 15 && mantissa == 7) return std::nanf("");
-    const double magnitude =
-        exponent == 0 ? mantissa / 512.0 : (1 + mantissa / 8.0) * std::pow(2.0, exponent - 7);
+    const double magnitude = exponent == 0 ? mantissa / 512.0 : std::ldexp(1 + mantissa / 8.0, exponent - 7);
     return static_cast<float>(byte & 0x80 ? -magnitude : magnitude);
 }
 
@@ -61,7 +60,7 @@ inline float e2m1(int code) {
 }
 
 inline float e8m0(uint8_t byte) {
-    return byte == 255 ? std::nanf("") : static_cast<float>(std::pow(2.0, byte - 127));
+    return byte == 255 ? std::nanf("") : static_cast<float>(std::ldexp(1.0, byte - 127));
 }
 
 /// What happens to a value that lies exactly between two codes.
@@ -71,7 +70,8 @@ enum class Ties { even, away };
 inline uint8_t nearest_code(float x, bool fp8, Ties ties = Ties::even) {
     const int largest = fp8 ? 0x7E : 7, sign = std::signbit(x) ? (fp8 ? 0x80 : 8) : 0;
     if (std::isnan(x)) return fp8 ? 0x7F : 0;
-    const double magnitude = std::abs(static_cast<double>(x));
+    // No more than twice the largest: distances of huge values to small ones would be equal in double.
+    const double magnitude = std::min(std::abs(static_cast<double>(x)), fp8 ? 896.0 : 12.0);
     int best = 0;
     for (int code = 1; code <= largest; ++code) {
         const double value = static_cast<double>(fp8 ? e4m3(static_cast<uint8_t>(code)) : e2m1(code));

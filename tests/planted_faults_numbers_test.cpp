@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "golden/diagnosis.h"
@@ -84,7 +86,7 @@ void all_negative(TensorMap& inputs) {
 void varied_blocks(TensorMap& inputs) {
     int i = 0;
     for (Bf16& x : inputs.find("x")->second.view<Bf16>())
-        x = bf16_from_float(std::ldexp(to_float(x), i++ / 32 * 5 % 7));
+        x = bf16_from_float(std::ldexp(to_float(x), i++ / 32 * 5 % 7 * 3));
 }
 /// Neighbours of very different magnitudes.
 void spread(TensorMap& inputs) {
@@ -154,10 +156,10 @@ struct Planted {
     Arithmetic arithmetic = Arithmetic::exact;
 };
 
-const std::string fp8 = "linear_fp8(rows=6,outputs=96,inputs=512)",
-                  fp8_square = "linear_fp8(rows=6,outputs=256,inputs=256)",
-                  fp4 = "linear_fp4(rows=6,outputs=96,inputs=512)",
-                  bf16 = "linear_bf16(rows=6,outputs=96,inputs=512)",
+const std::string fp8 = "linear_fp8(rows=4,outputs=96,inputs=512)",
+                  fp8_square = "linear_fp8(rows=3,outputs=256,inputs=256)",
+                  fp4 = "linear_fp4(rows=4,outputs=96,inputs=512)",
+                  bf16 = "linear_bf16(rows=4,outputs=96,inputs=512)",
                   grouped = "grouped_linear(rows=6,groups=4,inputs=256,outputs=128)",
                   q8 = "quantize_q8(rows=8,channels=512)", q4i = "quantize_q4i(rows=8)",
                   q4m = "quantize_q4m(rows=8,channels=512)", norm = "rms_norm(rows=6,width=512)",
@@ -260,7 +262,7 @@ const std::vector<Planted> planted{
     {q4m, "scales_first", "K16", "records_written_scales_first"},
     {"dequantize_q8(rows=5)", "scale_of_128", "K16", "scale_of_four_blocks"},
     {"dequantize_q8(rows=5)", "scale_of_next_block", "K16", "scale_of_the_next_block"},
-    {"linear_fp8(rows=6,outputs=256,inputs=512)", "tiles_of_128", "K16", "tiles_of_128"},
+    {"linear_fp8(rows=2,outputs=256,inputs=512)", "tiles_of_128", "K16", "tiles_of_128"},
     {fp8_square, "scales_transposed", "K16", "scales_column_major"},
     {fp8, "scale_of_next_block", "K16", "scale_of_the_next_block"},
     {fp4, "fp4_scale_of_tile", "K16", "scale_of_32_outputs"},
@@ -277,7 +279,7 @@ const std::vector<Planted> planted{
     {fp8, "last_block_missing", "K17", "k_last_32_missing"},
     {fp8, "first_block_twice", "K17", "k_first_32_twice"},
     {fp4, "first_64_missing", "K17", "k_first_64_missing"},
-    {"linear_bf16(rows=6,outputs=96,inputs=480)", "tail_of_128_missing", "K17", "k_tail_of_128_missing"},
+    {"linear_bf16(rows=4,outputs=96,inputs=480)", "tail_of_128_missing", "K17", "k_tail_of_128_missing"},
     {bf16, "columns_beyond_64_missing", "K17", "columns_beyond_tiles_of_64"},
     {"linear_bf16(rows=80,outputs=1000,inputs=32)", "offsets_of_16_bits", "K17", "offset_wraps_at_65536"},
     // K20: norms
@@ -304,7 +306,7 @@ struct Unknown {
 const std::vector<Unknown> unknown{
     {fp8, "first_64_missing_and_halves_swapped", "accumulator", 0},
     {bf16, "rows_1_and_3_swapped", "accumulator", 96},
-    {fp8, "bit_flipped", "accumulator", 6 * 96 / 2 + 7},
+    {fp8, "bit_flipped", "accumulator", 4 * 96 / 2 + 7},
     {fp8, "block_5_thrice", "accumulator", 0, 5},
     {fp4, "block_7_missing", "accumulator", 0, 7},
     {fp8, "block_3_of_other_activations", "accumulator", 0, 3},
@@ -324,8 +326,9 @@ const std::vector<Unknown> unknown{
 }  // namespace
 
 TEST_CASE("planted faults: kernels without a fault are equal, differ by order or by rounding") {
-    std::map<std::string, Prepare> cases;
+    std::set<std::pair<std::string, Prepare>> done;
     for (const Planted& one : planted) {
+        if (!done.insert({one.text, one.prepare}).second) continue;
         const Setting setting(one.text, one.arithmetic, one.prepare);
         const Diagnosis diagnosis = diagnose(setting.run(), setting.foreign_result(""));
         INFO(one.text, " ", one.fault, ": ", finding_name(diagnosis.finding), explained_by(diagnosis), " at ",
@@ -365,8 +368,8 @@ TEST_CASE("planted faults: what is in no table stays unknown, at its first eleme
         if (element < 0) {
             const Tensor &clean = clean_result.find(one.output)->second,
                          &faulty = got.find(one.output)->second;
-            while (element_as_double(clean, ++element) == element_as_double(faulty, element)) {
-            }
+            do ++element;
+            while (element_as_double(clean, element) == element_as_double(faulty, element));
         }
         CHECK(diagnosis.first.element.index == element);
         CHECK(diagnosis.first.k_block == one.k_block);
