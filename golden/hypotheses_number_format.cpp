@@ -72,8 +72,6 @@ const QuantizerVariant quantizer_variants[] = {
     {"scale_not_power_of_two", "the scale is kept in fp32, no power of two",
      set<&Rule::scale_rounding, ScaleRounding::kept>},
     {"scale_range_240", "the largest code is taken to be 240, as in e4m3fnuz", range_240},
-    {"scale_by_reciprocal", "the maximum is multiplied with 1/6, not divided by 6",
-     set<&Rule::reciprocal_of_range, true>},
     {"codes_by_reciprocal", "values are multiplied with the scale's reciprocal, not divided by the scale",
      set<&Rule::codes_by_reciprocal, true>},
     {"codes_half_away", "ties between codes go away from zero",
