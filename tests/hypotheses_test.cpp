@@ -53,9 +53,9 @@ void for_each_run(const std::string& name, const Check& check) {
 /// Bytes, or all NaN alike: reading decides nothing about a NaN's payload.
 void check_same(const std::optional<TensorMap>& outputs, const OperatorRun& run) {
     REQUIRE(outputs);
-    for (const auto& [name, tensor] : run.expected) {
-        INFO(name);
-        CHECK(outputs->find(name)->second == tensor);
+    for (const auto& expected : run.expected) {
+        INFO(expected.first);
+        CHECK(outputs->find(expected.first)->second == expected.second);
     }
 }
 
