@@ -16,6 +16,26 @@ Outputs recomputed(std::function<bool(Arithmetic arithmetic, const Call& call)> 
     };
 }
 
+Outputs with_each(const std::vector<std::string>& inputs, float (*change)(float)) {
+    return with_inputs([inputs, change](TensorMap& tensors, const OperatorRun&) {
+        for (const std::string& name : inputs)
+            if (const auto tensor = tensors.find(name); tensor != tensors.end())
+                std::ranges::transform(tensor->second.view<float>(), tensor->second.view<float>().begin(),
+                                       change);
+        return true;
+    });
+}
+
+float rounded_to_bf16(float x) {
+    return to_float(bf16_from_float(x));
+}
+float to_zero(float) {
+    return 0;
+}
+float to_one(float) {
+    return 1;
+}
+
 void store(const Call& call, std::string_view output, const truth::Matrix& values) {
     if (call.outputs.find(output)->second.type == "F32")
         std::transform(values.data(), values.data() + values.size(), call.out<float>(output).begin(),

@@ -14,6 +14,13 @@ namespace touchstone {
 /// reference. The outputs that `make` gets are copies of the reference's, to read or to overwrite.
 Outputs recomputed(std::function<bool(Arithmetic arithmetic, const Call& call)> make);
 
+/// The reference run on these fp32 inputs, those that there are, with every element changed.
+Outputs with_each(const std::vector<std::string>& inputs, float (*change)(float));
+
+float rounded_to_bf16(float x);
+float to_zero(float x);
+float to_one(float x);
+
 /// Writes an output, F32 or BF16, from numbers in double; NaN becomes the canonical one.
 void store(const Call& call, std::string_view output, const truth::Matrix& values);
 

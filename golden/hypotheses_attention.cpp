@@ -39,10 +39,6 @@ struct Entries {
     truth::Matrix values;
 };
 
-double rounded_to_bf16(double x, bool rounds) {
-    return rounds ? truth::nearest_bf16(x) : x;
-}
-
 /// Entries [first, last) under one running maximum, which starts at `partial`'s.
 void walk(const Entries& entries, Eigen::Index first, Eigen::Index last, const AttentionRule& rule,
           PartialSums& partial) {
@@ -60,8 +56,9 @@ void walk(const Entries& entries, Eigen::Index first, Eigen::Index last, const A
             const double p = std::exp(scores[j] - partial.maximum);
             partial.sum += p;
             if (p > 0)
-                partial.values += rounded_to_bf16(p, rule.probabilities == Probabilities::rounded) *
-                                  entries.values.row(at + j);
+                partial.values +=
+                    (rule.probabilities == Probabilities::rounded ? truth::nearest_bf16(p) : p) *
+                    entries.values.row(at + j);
         }
     }
 }
