@@ -105,7 +105,7 @@ std::vector<Bf16> expert(Arithmetic arithmetic, std::span<const Bf16> x, int64_t
     if (rule.scale_before_clamp)
         a = quantised_under(activations(gate, up, rows, limit, weights, {.activate = without_clamps}), a);
     std::vector<Bf16> y = product(arithmetic, w2, a, rows, expert.w2, rule.activation_unquantised);
-    for (size_t i = 0; i < y.size() && rule.weight_after_w2; ++i)
+    for (size_t i = 0; i < y.size() && rule.weight_after_w2 && !weights.empty(); ++i)
         y[i] = bf16_from_float(to_float(y[i]) * weights[i / static_cast<size_t>(expert.w2.outputs)]);
     return y;
 }
@@ -127,10 +127,12 @@ RoutedExpertWeights routed_weights(const Call& call, int64_t id, int64_t experts
 }
 
 SharedExpertWeights shared_weights(const Call& call, const std::string& prefix) {
+    const auto weight = [&](const std::string& name, int64_t outputs, int64_t inputs) {
+        return Fp8Weight{"", outputs, inputs, call.in<E4m3>(prefix + name),
+                         call.in<E8m0>(prefix + name + "_scale")};
+    };
     const int64_t hidden = call["hidden"], width = call["width"];
-    return {fp8_weight(call, prefix + "w1", prefix + "w1_scale", width, hidden),
-            fp8_weight(call, prefix + "w2", prefix + "w2_scale", hidden, width),
-            fp8_weight(call, prefix + "w3", prefix + "w3_scale", width, hidden)};
+    return {weight("w1", width, hidden), weight("w2", hidden, width), weight("w3", width, hidden)};
 }
 
 std::vector<Bf16> routed(Arithmetic arithmetic, const Call& call, std::span<const Bf16> x, int64_t rows,

@@ -13,6 +13,7 @@ namespace touchstone::foreign {
 inline void attend_head(const Floats& q, const Floats& rows, const std::vector<bool>& there, float sink,
                         float scale, const Fault& fault, float* o) {
     const size_t width = q.size(), entries = there.size();
+    const auto power = [&fault](float x) { return fault("exp2_of_scores") ? std::exp2(x) : std::exp(x); };
     const size_t part = fault("parts_averaged") ? (entries + 1) / 2 : entries;
     for (size_t begin = 0; begin < entries; begin += part) {
         float maximum = -1e30f, sum = 0;
@@ -28,21 +29,20 @@ inline void attend_head(const Floats& q, const Floats& rows, const std::vector<b
                 scores[j] = s * scale;
                 largest = std::max(largest, scores[j]);
             }
-            const float change = std::exp(maximum - largest);
+            const float change = power(maximum - largest);
             sum *= change;
             for (float& v : values) v *= change;
             maximum = largest;
             for (size_t j = first; j < last; ++j) {
                 if (!there[j]) continue;
-                const float p =
-                    fault("exp2_of_scores") ? std::exp2(scores[j] - maximum) : std::exp(scores[j] - maximum);
+                const float p = power(scores[j] - maximum);
                 sum += p;
                 const size_t from = fault("values_of_next_entry") ? (j + 1) % entries : j;
                 for (size_t d = 0; d < width; ++d)
                     values[d] += (fault("p_unrounded") ? p : bf16(p)) * rows[from * width + d];
             }
         }
-        const float e = fault("exp2_of_scores") ? std::exp2(sink - maximum) : std::exp(sink - maximum);
+        const float e = power(sink - maximum);
         if (fault("sink_in_every_part")) sum += e;
         if (!fault("sink_missing")) sum += e;
         for (size_t d = 0; d < width; ++d) o[d] += values[d] / sum * (part < entries ? 0.5f : 1.0f);
@@ -267,8 +267,8 @@ inline void compressor(const Call& call, const Fault& fault) {
     };
     Floats kv = behind(floats(call, "open_kv"), "wkv"), score = behind(floats(call, "open_score"), "wgate");
     const size_t left = kv.size() / channels % ratio * channels;
-    put(call, "still_open_kv", {kv.end() - static_cast<std::ptrdiff_t>(left), kv.end()});
-    put(call, "still_open_score", {score.end() - static_cast<std::ptrdiff_t>(left), score.end()});
+    put(call, "still_open_kv", Floats(kv.end() - static_cast<std::ptrdiff_t>(left), kv.end()));
+    put(call, "still_open_score", Floats(score.end() - static_cast<std::ptrdiff_t>(left), score.end()));
     if (fault("latent_norm_before_pooling")) kv = rms_norm(kv, gain, call.real("eps"));
     Floats latents = rounded(pooled(call, kv, score, fault));
     put(call, "pooled", latents);
