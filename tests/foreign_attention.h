@@ -78,7 +78,7 @@ inline void sparse_attention(const Call& call, const Fault& fault) {
     }
     for (size_t i = 0; i < o.size(); ++i) {
         if (fault("rope_channels_not_in_value") && i % width >= width - 64) o[i] = 0;
-        if (fault("masked_front_gives_nan") && !there.empty() && !there[0])
+        if ((fault("masked_front_gives_nan") || fault("masked_list_gives_nan")) && !there[0])
             o[i] = std::numeric_limits<float>::quiet_NaN();
     }
     put(call, "unrounded", o);
@@ -96,7 +96,11 @@ inline Floats rope(Floats x, size_t width, size_t heads, const std::vector<int64
     for (size_t row = 0; row < x.size() / width; ++row)
         for (size_t i = 0; i < pairs; ++i) {
             const float angle = static_cast<float>(positions[row / heads]) * frequencies[i];
-            const float c = std::cos(angle), s = std::sin(angle);
+            const double whole =
+                static_cast<double>(positions[row / heads]) * static_cast<double>(frequencies[i]);
+            const bool exact = fault("index_rope_angle_unrounded");
+            const auto c = static_cast<float>(std::cos(exact ? whole : static_cast<double>(angle)));
+            const auto s = static_cast<float>(std::sin(exact ? whole : static_cast<double>(angle)));
             float* first = &x[(row + 1) * width - 2 * pairs];
             float& a = first[fault("index_rope_half_split") ? i : 2 * i];
             float& b = first[fault("index_rope_half_split") ? i + pairs : 2 * i + 1];
