@@ -13,13 +13,14 @@ namespace touchstone::foreign {
 inline void attend_head(const Floats& q, const Floats& rows, const std::vector<bool>& there, float sink,
                         float scale, const Fault& fault, float* o) {
     const size_t width = q.size(), entries = there.size();
+    const size_t block = fault("p_rounded_under_final_maximum") ? entries : 64;
     const auto power = [&fault](float x) { return fault("exp2_of_scores") ? std::exp2(x) : std::exp(x); };
     const size_t part = fault("parts_averaged") ? (entries + 1) / 2 : entries;
     for (size_t begin = 0; begin < entries; begin += part) {
         float maximum = -1e30f, sum = 0;
         Floats values(width, 0.0f);
-        for (size_t first = begin; first < std::min(begin + part, entries); first += 64) {
-            const size_t last = std::min({first + 64, begin + part, entries});
+        for (size_t first = begin; first < std::min(begin + part, entries); first += block) {
+            const size_t last = std::min({first + block, begin + part, entries});
             Floats scores(entries, -std::numeric_limits<float>::infinity());
             float largest = maximum;
             for (size_t j = first; j < last; ++j) {
@@ -207,6 +208,8 @@ inline void index_scores(const Call& call, const Fault& fault) {
         if (fault("score_scaled_again")) sum /= std::sqrt(static_cast<float>(heads * width));
         scores[key] = fault("scores_in_fp32") ? sum : bf16(sum);
     }
+    if (fault("keys_behind_128_masked"))
+        std::fill(scores.begin() + 128, scores.end(), -std::numeric_limits<float>::infinity());
     if (fault("last_visible_key_masked")) scores.back() = -std::numeric_limits<float>::infinity();
     put(call, "scores", scores);
     put(call, "dot", dots);

@@ -170,6 +170,10 @@ inline void engram_row_ids(const Call& call, const Fault& fault) {
     std::vector<int64_t> sequence;
     for (const int32_t id : call.in<int32_t>("past"))
         if (!fault("engram_history_dropped")) sequence.push_back(id);
+    if (fault("engram_history_one_early")) {
+        sequence.pop_back();
+        sequence.insert(sequence.begin(), -1);
+    }
     const size_t before = sequence.size();
     for (const int32_t id : call.in<int32_t>("ids")) sequence.push_back(id);
     if (fault("engram_dead_as_last_id"))
