@@ -36,28 +36,40 @@ std::vector<float> bf16_values(const Tensor& tensor) {
     return values;
 }
 
+float e8m0_value(uint8_t byte) {
+    return to_float(E8m0{byte});
+}
+
 /// Codes of the weight, one by one.
-std::vector<float> weight_values(const Tensor& weight) {
+std::vector<float> weight_values(const Tensor& weight, const DecodeRule& decode) {
     if (weight.type == "BF16") return bf16_values(weight);
+    const auto e4m3 = decode.e4m3 == nullptr ? e4m3_value : decode.e4m3;
+    const auto e2m1 = decode.e2m1 == nullptr ? e2m1_value : decode.e2m1;
     std::vector<float> values;
-    if (weight.type == "F8_E4M3") {
-        for (const E4m3 code : weight.view<E4m3>()) values.push_back(to_float(code));
-        return values;
-    }
-    for (const uint8_t pair : weight.view<uint8_t>()) {
-        values.push_back(to_float(even_e2m1(pair)));
-        values.push_back(to_float(odd_e2m1(pair)));
+    for (const std::byte byte : weight.bytes) {
+        const auto code = static_cast<uint8_t>(byte);
+        if (weight.type == "F8_E4M3") {
+            values.push_back(e4m3(code));
+            continue;
+        }
+        const float low = e2m1(code & 0xF), high = e2m1(code >> 4);
+        values.push_back(decode.nibbles_swapped ? high : low);
+        values.push_back(decode.nibbles_swapped ? low : high);
     }
     return values;
 }
 
 /// A scale per output and block, whatever the tensor's tiles are.
-std::vector<float> weight_scales(const Tensor& scale, int64_t outputs) {
+std::vector<float> weight_scales(const Tensor& scale, int64_t outputs, const DecodeRule& decode) {
+    const auto value = decode.scale == nullptr ? e8m0_value : decode.scale;
     const int64_t blocks = scale.shape[1], tile = scale.shape[0] == outputs ? 1 : scale_block;
     std::vector<float> values;
     for (int64_t n = 0; n < outputs; ++n)
-        for (int64_t b = 0; b < blocks; ++b)
-            values.push_back(to_float(scale.view<E8m0>()[static_cast<size_t>(n / tile * blocks + b)]));
+        for (int64_t b = 0; b < blocks; ++b) {
+            const int64_t from = decode.scale_index == nullptr ? b : decode.scale_index(b, blocks);
+            values.push_back(
+                value(static_cast<uint8_t>(scale.bytes[static_cast<size_t>(n / tile * blocks + from)])));
+        }
     return values;
 }
 
@@ -131,7 +143,7 @@ SumOperator sum_operator(const OperatorRun& run) {
 
 }  // namespace
 
-std::optional<LinearOperands> linear_operands(const OperatorRun& run) {
+std::optional<LinearOperands> linear_operands(const OperatorRun& run, const DecodeRule& decode) {
     if (std::ranges::find(linear_layers, run.info.name) == linear_layers.end()) return std::nullopt;
     const bool grouped = run.info.name == "grouped_linear";
     const Tensor &x = run.inputs.find("x")->second, &weight = run.inputs.find("weight")->second;
@@ -142,9 +154,9 @@ std::optional<LinearOperands> linear_operands(const OperatorRun& run) {
     operands.outputs = run.parameters["outputs"];
     operands.op = sum_operator(run);
     if (operands.rows == 0) return std::nullopt;
-    operands.b = weight_values(weight);
+    operands.b = weight_values(weight, decode);
     const auto scale = run.inputs.find("scale");
-    if (scale != run.inputs.end()) operands.b_scales = weight_scales(scale->second, operands.outputs);
+    if (scale != run.inputs.end()) operands.b_scales = weight_scales(scale->second, operands.outputs, decode);
     if (scale == run.inputs.end() || grouped) {
         operands.a = bf16_values(x);
         operands.b = folded(operands.b, operands.b_scales);
@@ -199,13 +211,17 @@ void put_linear_sums(std::span<const float> sums, TensorMap& outputs) {
                 tensor.view<Bf16>()[i] = bf16_from_float(sums[i]);
 }
 
+TensorMap linear_outputs(const OperatorRun& run, const LinearOperands& operands) {
+    TensorMap outputs = run.expected;
+    put_linear_sums(linear_sums(operands, profile_of(run.info, run.arithmetic)), outputs);
+    return outputs;
+}
+
 Outputs with_operands(std::function<bool(LinearOperands&, const OperatorRun&)> change) {
     return [change = std::move(change)](const OperatorRun& run) -> std::optional<TensorMap> {
         std::optional<LinearOperands> operands = linear_operands(run);
         if (!operands || !change(*operands, run)) return std::nullopt;
-        TensorMap outputs = run.expected;
-        put_linear_sums(linear_sums(*operands, profile_of(run.info, run.arithmetic)), outputs);
-        return outputs;
+        return linear_outputs(run, *operands);
     };
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "golden/hypothesis.h"
+#include "golden/quantizer_rule.h"
 
 namespace touchstone {
 
@@ -31,8 +32,9 @@ struct LinearOperands {
     int64_t a_row(int64_t row, int64_t output) const { return row * groups + output / outputs_per_group(); }
 };
 
-/// Nothing where the run is not of a linear layer, or has no rows.
-std::optional<LinearOperands> linear_operands(const OperatorRun& run);
+/// Nothing where the run is not of a linear layer, or has no rows. `decode`: how codes and scales of the
+/// weight are read; what it leaves out is the reference's.
+std::optional<LinearOperands> linear_operands(const OperatorRun& run, const DecodeRule& decode = {});
 
 /// [rows, outputs]: the accumulators, in the order of `arithmetic`; of a run's own operands the reference's
 /// bits. Operands that the instruction of `hopper` cannot hold are rounded to bf16.
@@ -54,7 +56,10 @@ std::vector<float> linear_sums(const LinearOperands& operands,
 /// The outputs of a linear layer with these accumulators: `accumulator` and `logits` hold them, `y` rounds.
 void put_linear_sums(std::span<const float> sums, TensorMap& outputs);
 
-/// The layer on altered operands, summed as the reference does: `change` returns false where the hypothesis
+/// The run's outputs on these operands, summed as the reference does.
+TensorMap linear_outputs(const OperatorRun& run, const LinearOperands& operands);
+
+/// The layer on altered operands: `change` returns false where the hypothesis
 /// makes no sense.
 Outputs with_operands(std::function<bool(LinearOperands& operands, const OperatorRun& run)> change);
 
