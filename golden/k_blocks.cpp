@@ -3,6 +3,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace touchstone {
 
@@ -18,9 +19,11 @@ constexpr double least_factor = 0.05;
 /// Equations per unknown: with fewer a fit explains anything.
 constexpr int64_t equations_per_unknown = 2;
 /// Outputs that are looked at.
-constexpr int64_t most_rows = 256, most_outputs = 512;
+constexpr int64_t most_rows = 128, most_outputs = 256, most_products = 4096;
+/// A row or an output whose residual is below this share of the largest one's is right but for rounding.
+constexpr double least_residual = 0.01;
 
-/// The first group's operands and residual in double, scales in them, cut to most_rows and most_outputs.
+/// The rows and outputs of a group that are wrong, in double, scales in the operands.
 struct Problem {
     Matrix a, b, residual;  ///< [rows, K], [outputs, K], [rows, outputs]
     int64_t block;
@@ -30,30 +33,44 @@ struct Problem {
     auto b_block(int64_t i) const { return b.middleCols(i * block, block); }
 };
 
+/// Places of the largest lengths' own kind, ascending, at most `most`.
+std::vector<int64_t> wrong_ones(const Vector& lengths, int64_t most) {
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < lengths.size() && std::ssize(places) < most; ++i)
+        if (lengths[i] > 0 && lengths[i] >= least_residual * lengths.maxCoeff()) places.push_back(i);
+    return places;
+}
+
 double value(const std::vector<float>& values, const std::vector<float>& scales, int64_t i) {
     const double code = static_cast<double>(values[static_cast<size_t>(i)]);
     return scales.empty() ? code : code * static_cast<double>(scales[static_cast<size_t>(i / 32)]);
 }
 
+/// Row `row` of an operand of K columns.
+Vector row_of(const std::vector<float>& values, const std::vector<float>& scales, int64_t row, int64_t k) {
+    Vector result(k);
+    for (int64_t i = 0; i < k; ++i) result[i] = value(values, scales, row * k + i);
+    return result;
+}
+
 Problem problem_of(const LinearOperands& operands, std::span<const double> residual, int64_t group) {
-    const int64_t each = operands.outputs_per_group(), rows = std::min(operands.rows, most_rows),
-                  outputs = std::min(each, most_outputs), k = operands.inputs;
-    Problem p{Matrix(rows, k), Matrix(outputs, k), Matrix(rows, outputs), operands.block()};
-    for (int64_t m = 0; m < rows; ++m)
-        for (int64_t i = 0; i < k; ++i)
-            p.a(m, i) = value(operands.a, operands.a_scales, (m * operands.groups + group) * k + i);
-    for (int64_t n = 0; n < outputs; ++n)
-        for (int64_t i = 0; i < k; ++i)
-            p.b(n, i) = value(operands.b, operands.b_scales, (group * each + n) * k + i);
-    for (int64_t m = 0; m < rows; ++m)
-        for (int64_t n = 0; n < outputs; ++n)
-            p.residual(m, n) = residual[static_cast<size_t>(m * operands.outputs + group * each + n)];
+    const int64_t each = operands.outputs_per_group(), k = operands.inputs;
+    Matrix all(operands.rows, each);
+    for (int64_t m = 0; m < operands.rows; ++m)
+        for (int64_t n = 0; n < each; ++n)
+            all(m, n) = residual[static_cast<size_t>(m * operands.outputs + group * each + n)];
     // Rows that are NaN by their activations say nothing about blocks.
-    for (int64_t m = 0; m < rows; ++m)
-        if (!p.a.row(m).allFinite() || !p.residual.row(m).allFinite()) {
-            p.a.row(m).setZero();
-            p.residual.row(m).setZero();
-        }
+    for (int64_t m = 0; m < operands.rows; ++m)
+        if (!all.row(m).allFinite()) all.row(m).setZero();
+    const std::vector<int64_t> rows = wrong_ones(all.rowwise().norm(), most_rows),
+                               outputs = wrong_ones(all.colwise().norm().transpose(), most_outputs);
+    Problem p{Matrix(std::ssize(rows), k), Matrix(std::ssize(outputs), k), all(rows, outputs),
+              operands.block()};
+    for (int64_t m = 0; m < p.a.rows(); ++m)
+        p.a.row(m) =
+            row_of(operands.a, operands.a_scales, rows[static_cast<size_t>(m)] * operands.groups + group, k);
+    for (int64_t n = 0; n < p.b.rows(); ++n)
+        p.b.row(n) = row_of(operands.b, operands.b_scales, group * each + outputs[static_cast<size_t>(n)], k);
     return p;
 }
 
@@ -63,14 +80,15 @@ double share_left(const Matrix& left, const Matrix& residual) {
 
 /// Factors of all blocks' partial products at once.
 std::optional<KBlock> all_counted(const Problem& p) {
-    const int64_t count = p.blocks();
-    if (p.residual.size() < equations_per_unknown * count) return std::nullopt;
-    Matrix products(p.residual.size(), count);
+    const int64_t count = p.blocks(), columns = p.residual.cols();
+    const int64_t rows = std::min(p.residual.rows(), std::max(most_products, 4 * count) / columns + 1);
+    if (rows * columns < equations_per_unknown * count) return std::nullopt;
+    Matrix products(rows * columns, count);
     for (int64_t i = 0; i < count; ++i) {
-        const Matrix partial = p.a_block(i) * p.b_block(i).transpose();
+        const Matrix partial = p.a_block(i).topRows(rows) * p.b_block(i).transpose();
         products.col(i) = partial.reshaped();
     }
-    const Vector residual = p.residual.reshaped();
+    const Vector residual = p.residual.topRows(rows).reshaped();
     const Vector factors = products.colPivHouseholderQr().solve(residual);
     const double left = (residual - products * factors).norm() / residual.norm();
     if (!(left <= most_unexplained)) return std::nullopt;
@@ -118,7 +136,7 @@ std::optional<KBlock> best_block(const Problem& p, Fit fit) {
 }
 
 std::optional<KBlock> block_of_group(const Problem& p) {
-    if (!p.b.allFinite() || p.blocks() < 2) return std::nullopt;
+    if (!p.a.allFinite() || !p.b.allFinite() || p.blocks() < 2) return std::nullopt;
     // One number explains one output whatever the block.
     if (p.residual.size() >= 8)
         if (const auto one = best_block(p, counted)) return one;
@@ -135,7 +153,7 @@ std::optional<KBlock> first_k_block(const LinearOperands& operands, std::span<co
     std::optional<KBlock> first;
     for (int64_t group = 0; group < operands.groups; ++group) {
         const Problem p = problem_of(operands, residual, group);
-        if (p.residual.norm() == 0) continue;  // this group is right
+        if (p.residual.size() == 0) continue;  // this group is right
         const std::optional<KBlock> one = block_of_group(p);
         if (!one) return std::nullopt;
         if (!first || one->block < first->block) first = one;

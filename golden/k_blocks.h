@@ -23,7 +23,8 @@ struct KBlock {
     double unexplained = 0;  ///< rms of what is left, as a share of the rms of the difference
 };
 
-/// `residual` [rows, outputs] is the result minus the reference's. Least squares: the blocks' own partial
+/// `residual` [rows, outputs] is the result minus the reference's; only rows and outputs that are wrong are
+/// looked at, some hundred at most. Least squares: the blocks' own partial
 /// products first, all blocks at once where the outputs are many enough, else each alone; then, for one
 /// block, any other activations or weights. Rows that are not finite are left aside. Nothing where more than
 /// 5 percent of the residual stays, where it is zero, where all of K has one factor, or where the outputs are

@@ -104,6 +104,24 @@ inline float dot(const Layer& layer, size_t row, size_t n, const Fault& fault) {
     return sum;
 }
 
+/// No fault: another order. One chain, double, or 32 threads that shuffle.
+inline float dot_in_order(const Layer& layer, size_t row, size_t n, const Fault& order) {
+    const size_t lanes = order.is("in_32_lanes") ? 32 : 1;
+    std::vector<float> sums(lanes);
+    double in_double = 0;
+    for (size_t i = 0; i < layer.inputs; ++i) {
+        float product = layer.a[row * layer.inputs + i] * layer.b[n * layer.inputs + i];
+        if (!layer.a_scales.empty())
+            product *=
+                layer.a_scales[row * layer.blocks() + i / 32] * layer.b_scales[n * layer.blocks() + i / 32];
+        sums[i % lanes] += product;
+        in_double += static_cast<double>(product);
+    }
+    for (size_t distance = lanes / 2; distance > 0; distance /= 2)
+        for (size_t i = 0; i < distance; ++i) sums[i] += sums[i + distance];
+    return order.is("in_double") ? static_cast<float>(in_double) : sums[0];
+}
+
 /// K in two halves, each rounded to bf16.
 inline float two_ranks(const Layer& layer, size_t row, size_t n) {
     float sum = 0;
@@ -224,6 +242,8 @@ inline touchstone::TensorMap linear(const touchstone::ParsedCase& parsed, const 
                 y.push_back(two_ranks(layer, row, n));
             else if (fault.is("fp8_chain_never_promoted"))
                 y.push_back(fp8_chain(layer, row, n));
+            else if (fault.name.starts_with("in_"))
+                y.push_back(dot_in_order(layer, row, n, fault));
             else
                 y.push_back(dot(layer, row, n, part));
         }

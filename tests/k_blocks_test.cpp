@@ -106,6 +106,30 @@ TEST_CASE("k_blocks: a block of other activations, and one of other weights") {
     CHECK(other->change == BlockChange::weights);
 }
 
+TEST_CASE("k_blocks: a fault of one row, or of some outputs, is found among what is right") {
+    Layer one_row("linear_fp8(rows=200,outputs=40,inputs=512)");
+    for (size_t i = 0; i < 512; ++i)
+        if (i / 32 == 10) one_row.changed.a[170 * 512 + i] = 0;
+    const auto found = first_k_block(one_row.operands, one_row.residual());
+    REQUIRE(found);
+    CHECK(found->block == 10);
+
+    Layer outputs("linear_bf16(rows=2,outputs=600,inputs=256)");
+    for (size_t i = 0; i < outputs.changed.b.size(); ++i)
+        if (i / 256 >= 560 && i % 256 / 16 >= 13) outputs.changed.b[i] = 0;
+    const auto tail = first_k_block(outputs.operands, outputs.residual());
+    REQUIRE(tail);
+    CHECK(tail->block == 13);
+}
+
+TEST_CASE("k_blocks: outputs that are scaled as a whole blame no block") {
+    const Layer layer("linear_fp8(rows=5,outputs=40,inputs=512)");
+    std::vector<double> sums;
+    for (const float x : linear_sums(layer.operands, Arithmetic::exact))
+        sums.push_back(static_cast<double>(x));
+    CHECK_FALSE(first_k_block(layer.operands, sums));
+}
+
 TEST_CASE("k_blocks: rows with a NaN are left aside") {
     Layer layer("linear_fp8(rows=5,outputs=40,inputs=512,fill=limits)");
     layer.change_block(layer.changed.a, 2, [](float) { return 0.0f; });

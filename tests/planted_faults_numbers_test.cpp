@@ -282,6 +282,12 @@ const std::vector<Planted> planted{
     {"linear_bf16(rows=4,outputs=96,inputs=480)", "tail_of_128_missing", "K17", "k_tail_of_128_missing"},
     {bf16, "columns_beyond_64_missing", "K17", "columns_beyond_tiles_of_64"},
     {"linear_bf16(rows=80,outputs=1000,inputs=32)", "offsets_of_16_bits", "K17", "offset_wraps_at_65536"},
+    // Against the other profiles
+    {fp8, "last_block_missing", "K17", "k_last_32_missing", nullptr, Arithmetic::hopper},
+    {fp8, "scale_as_number", "K16", "scale_byte_as_number", nullptr, Arithmetic::released_hopper},
+    {fp4, "nibbles_swapped", "K16", "nibbles_read_swapped", nullptr, Arithmetic::hopper},
+    {bf16, "next_weight_row", "K16", "weights_of_the_next_output", nullptr, Arithmetic::hopper},
+    {grouped, "first_group_weights", "K16", "weights_of_the_first_group", nullptr, Arithmetic::hopper},
     // K20: norms
     {norm, "eps_1e_6", "K20", "eps_1e_6", small_x},
     {norm, "eps_1e_6", "K20", "eps_1e_6", x_of_1e_11},
@@ -373,6 +379,37 @@ TEST_CASE("planted faults: what is in no table stays unknown, at its first eleme
         }
         CHECK(diagnosis.first.element.index == element);
         CHECK(diagnosis.first.k_block == one.k_block);
+    }
+}
+
+TEST_CASE("planted faults: orders of summation have names, and are no faults") {
+    const struct {
+        std::string text, order, name;
+    } orders[] = {{bf16, "in_one_chain", "one_chain_fma"},  // products of bf16 are exact: as without fma
+                  {bf16, "in_double", "accumulated_in_double"},
+                  {bf16, "in_32_lanes", "lanes_32_halves"},
+                  {"rms_norm(rows=6,width=512)", "", "one_chain_fma"}};
+    for (const auto& one : orders) {
+        const Setting setting(one.text, Arithmetic::exact, nullptr);
+        const Diagnosis diagnosis = diagnose(setting.run(), setting.foreign_result(one.order));
+        INFO(one.text, " ", one.order, ": ", finding_name(diagnosis.finding), explained_by(diagnosis));
+        CHECK(diagnosis.finding == Finding::order);
+        REQUIRE(!diagnosis.explanations.empty());
+        CHECK(diagnosis.explanations.front().exact);
+        CHECK(diagnosis.explanations.front().hypothesis->name == one.name);
+    }
+}
+
+TEST_CASE("planted faults: a named fault of K has its block") {
+    const struct {
+        std::string text, fault;
+        int64_t k_block;
+    } faults[] = {
+        {fp8, "last_block_missing", 15}, {fp8, "first_block_twice", 0}, {fp4, "first_64_missing", 0}};
+    for (const auto& one : faults) {
+        CAPTURE(one.fault);
+        const Setting setting(one.text, Arithmetic::exact, nullptr);
+        CHECK(diagnose(setting.run(), setting.foreign_result(one.fault)).first.k_block == one.k_block);
     }
 }
 
