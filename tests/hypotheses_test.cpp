@@ -60,13 +60,15 @@ void check_same(const std::optional<TensorMap>& outputs, const OperatorRun& run)
 }
 
 /// What the registry's small cases do not reach.
-const std::vector<std::string> more_cases{"grouped_linear(rows=3,groups=2,inputs=64,outputs=64)",
-                                          "linear_bf16(rows=70,outputs=8,inputs=544)",
-                                          "linear_bf16(rows=80,outputs=1000,inputs=32)",
-                                          "rms_norm(rows=2,width=64,eps=0.1)",
-                                          "rope(rows=9,heads=8,head_dim=64)",
-                                          "sample_token(vocabulary=100,seed=3)",
-                                          "greedy_token(vocabulary=4000,seed=16)"};
+const std::vector<std::string> more_cases{
+    "index_keys(groups=4,first_group=9,channels=64,head_dim=32,rope_dim=16)",
+    "grouped_linear(rows=3,groups=2,inputs=64,outputs=64)",
+    "linear_bf16(rows=70,outputs=8,inputs=544)",
+    "linear_bf16(rows=80,outputs=1000,inputs=32)",
+    "rms_norm(rows=2,width=64,eps=0.1)",
+    "rope(rows=9,heads=8,head_dim=64)",
+    "sample_token(vocabulary=100,seed=3)",
+    "greedy_token(vocabulary=4000,seed=16)"};
 
 int64_t input_elements(const ParsedCase& parsed) {
     int64_t elements = 0;
