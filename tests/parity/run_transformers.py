@@ -131,18 +131,36 @@ def norm_in_one_rounding(modeling, model) -> None:
     modeling.DeepseekV41RMSNorm.forward = forward
 
 
-def attend_in_float32(modeling, model) -> None:
-    """Scores and the softmax in float32, P rounded to bf16 against the row's maximum, divided at the end (spec 4.3,
-    but for the running maximum)."""
+def attend_over_list(modeling, model) -> None:
+    """Attention as the released kernel does it (spec 4.3), over touchstone's list of slots: the window, with nothing
+    in front where the sequence is shorter, then the selected rows; in blocks of 64, float32 but for P of the second
+    product, which is rounded to bf16 against the running maximum."""
 
-    def forward(module, query, key, value, attention_mask, scaling, **_):
-        scores = query.float() @ key.float().transpose(2, 3) * scaling
-        scores = scores + attention_mask.float()
-        largest = scores.amax(-1, keepdim=True)
-        p = torch.exp(scores - largest)
-        sink = torch.exp(module.attn_sink.float().view(1, -1, 1, 1) - largest)
-        out = p.to(query.dtype).float() @ value.float() / (p.sum(-1, keepdim=True) + sink)
-        return out.to(query.dtype).transpose(1, 2).contiguous(), p
+    def one_row(module, q, rows, scaling):
+        largest, total, out = torch.full(q.shape[:1], -1e30), torch.zeros(q.shape[0]), torch.zeros(q.shape)
+        for first in range(0, len(rows), 64):
+            keys = rows[first : first + 64]
+            present = torch.tensor([key is not None for key in keys])
+            if not present.any():
+                continue
+            k = torch.stack([torch.zeros(q.shape[1]) if key is None else key for key in keys])
+            scores = torch.where(present, q @ k.T * scaling, -torch.inf)
+            new = torch.maximum(largest, scores.amax(-1))
+            p, factor = torch.exp(scores - new[:, None]), torch.exp(largest - new)
+            total = total * factor + p.sum(-1)
+            out = out * factor[:, None] + p.bfloat16().float() @ k
+            largest = new
+        total = total + torch.exp(module.attn_sink - largest)
+        return out / total[:, None]
+
+    def forward(module, query, key, value, attention_mask, scaling, **kwargs):
+        window = module.sliding_window
+        out = torch.empty(query.shape[2], query.shape[1], query.shape[3])
+        for row, position in enumerate(kwargs["position_ids"][0].tolist()):
+            taken = list(key[0, 0].float()[attention_mask[0, 0, row] == 0])
+            taken = [None] * max(0, window - position - 1) + taken
+            out[row] = one_row(module, query[0, :, row].float(), taken, scaling)
+        return out[None].to(query.dtype), None
 
     modeling.eager_attention_forward = forward
 
@@ -157,7 +175,7 @@ AS_RELEASED = {
     "q8": quantise_inputs,
     "rope": rotate_in_float32,
     "norm": norm_in_one_rounding,
-    "attention": attend_in_float32,
+    "attention": attend_over_list,
     "head": head_in_float32,
 }
 
@@ -177,8 +195,8 @@ class Recorder:
         self.output(model.model.norm, "final.normed")
         self.output(model.lm_head, "logits")
 
-    def add(self, name: str, value: torch.Tensor, layer: str = "") -> None:
-        self.taken[layer + name] = value.detach().clone()
+    def add(self, name: str, value: torch.Tensor) -> None:
+        self.taken[name] = value.detach().clone()
 
     def output(self, module, name: str) -> None:
         if module is not None:
@@ -209,6 +227,10 @@ class Recorder:
             self.add(at + "ffn.expert_weights", out[0])
             self.add(at + "ffn.experts", out[1].to(torch.int32))
 
+        def compressor_out(_, args, out):
+            if out[0] is not None:
+                self.add(at + "attn.compressor.latent", out[0][0])
+
         def indexer_out(_, args, out):
             shared = args[6]
             if "topk_bias" in shared:
@@ -233,19 +255,29 @@ class Recorder:
         layer.ffn.shared_experts.register_forward_hook(lambda _, args, out: self.add(at + "ffn.shared_out", out))
         self.output(layer.ffn, at + "ffn.out")
         if layer.attn.compressor is not None:
-            layer.attn.compressor.register_forward_hook(
-                lambda _, args, out: out[0] is None or self.add(at + "attn.compressor.latent", out[0][0])
-            )
+            layer.attn.compressor.register_forward_hook(compressor_out)
         if layer.attn.indexer is not None:
             layer.attn.indexer.register_forward_hook(indexer_out)
 
-    def caches(self, cache, rows: int, groups_before: dict[int, int]) -> None:
-        """The rows that this call added to the caches."""
+    def watch_windows(self, cache) -> None:
+        """Rows as they enter the window: a call's first ones may have left it when the call returns."""
+
+        def watch_window(at: str, layer) -> None:
+            update = layer.update
+
+            def recorded(keys, values, *args, **kwargs):
+                self.add(at + "attn.window_kv", keys[0, 0])
+                return update(keys, values, *args, **kwargs)
+
+            layer.update = recorded
+
+        for number, layer in enumerate(cache.layers):
+            watch_window(f"L{number:02}.", layer)
+
+    def compressed_rows(self, cache, groups_before: dict[int, int]) -> None:
+        """The rows that this call added to the caches of KV sources."""
         for number, layer in enumerate(cache.layers):
             at = f"L{number:02}.attn."
-            kept = layer.keys[0, 0, -rows:]
-            if kept.shape[0] == rows:  # a longer call's first rows have left the window
-                self.add(at + "window_kv", kept)
             if number not in self.config.kv_source_layer_ids or layer.compressed_kv["compressor"] is None:
                 continue
             for name, ours in (("compressor", "compressed_kv"), ("indexer", "indexer.key")):
@@ -313,6 +345,7 @@ def run(options) -> dict[str, torch.Tensor]:
     modeling, model, config = load(options.checkpoint, options)
     recorder = Recorder(modeling, model, config)
     cache = modeling.DynamicCache(config=config)
+    recorder.watch_windows(cache)
     tokens = torch.tensor([options.tokens])
     recorded, groups = {}, {}
     for first, rows in calls_of(trace, len(options.tokens)):
@@ -326,7 +359,7 @@ def run(options) -> dict[str, torch.Tensor]:
             }
         with torch.no_grad():
             model(input_ids=tokens[:, first : first + rows], past_key_values=cache, use_cache=True)
-        recorder.caches(cache, rows, groups)
+        recorder.compressed_rows(cache, groups)
         for name, value in recorder.taken.items():
             if prefix + name in trace:
                 kind, ours = trace[prefix + name]
