@@ -16,9 +16,9 @@ import numpy as np
 
 from run_transformers import NAME, raw_tensors, widened
 
-SELECTED, BLOCKS = "attn.indexer.selected", "attn.candidate_pool.blocks"
-SCORES = {SELECTED: "attn.indexer.scores", BLOCKS: "attn.candidate_pool.block_scores"}
-IDS = (SELECTED, BLOCKS, "ffn.experts", "engram.row_ids")
+SELECTED, BLOCKS, EXPERTS = "attn.indexer.selected", "attn.candidate_pool.blocks", "ffn.experts"
+SCORES = {SELECTED: "attn.indexer.scores", BLOCKS: "attn.candidate_pool.block_scores", EXPERTS: "ffn.gate_scores"}
+IDS = (*SCORES, "engram.row_ids")
 PER_GROUP = ("attn.compressor.latent", "attn.compressed_kv", "attn.indexer.key")  # rows are not queries
 
 
@@ -52,6 +52,11 @@ class Comparison:
         self.ours, self.theirs, self.options = ours, theirs, options
         config = json.loads((options.checkpoint / "config.json").read_text())["text_config"]
         self.source, self.block_rows = config["candidate_source_layer_id"], config["candidate_block_size"]
+        self.gate_bias = {
+            int(name.split(".")[1]): bias.double().numpy()
+            for name, (_, bias) in raw_tensors(options.checkpoint / "model.safetensors").items()
+            if name.startswith("layers.") and name.endswith("ffn.gate.bias")
+        }
         self.kinds = defaultdict(Kind)
         for name in sorted(theirs.tensors):
             call, layer, tensor = NAME.fullmatch(name).groups()
@@ -64,6 +69,8 @@ class Comparison:
     def scores(self, call: str, layer: int, tensor: str) -> np.ndarray:
         """What our choice is made from."""
         scores = self.ours.rows(f"{call}L{layer:02}.{SCORES[tensor]}").copy()
+        if tensor == EXPERTS:
+            scores += self.gate_bias[layer]
         if tensor == SELECTED and layer > self.source:
             for row, kept in enumerate(self.theirs.ids(f"{call}L{self.source:02}.{BLOCKS}")):
                 outside = [column for column in range(scores.shape[1]) if column // self.block_rows not in kept]
@@ -77,7 +84,7 @@ class Comparison:
         kind.rows += len(others)
         for row, other in enumerate(others):
             ours = mine[row]
-            if tensor == SELECTED:  # ours may have been told what to take
+            if tensor in (SELECTED, EXPERTS):  # ours may have been told what to take
                 order = np.lexsort((np.arange(scores.shape[1]), -scores[row]))[: len(ours)]
                 ours = set(order[np.isfinite(scores[row][order])].tolist())
             if ours == other:

@@ -75,7 +75,7 @@ float32() {
 
 for length in 1 2 47 48 49; do float32 "prefill$length" tiny "$(first $length)"; done
 float32 prefill100 tiny "$prompt" --decode 8
-float32 chunks37 tiny "$prompt" --chunk 37
+float32 chunks37 tiny "$prompt" -- --chunk 37  # ours in one call
 # transformers reads Engram's rows without their scales (spec, text model 12.1, 13): right where the scales are 1.
 "$python" "$here/unit_engram_scales.py" tiny unit
 float32 unit_scales unit "$prompt" -- --raw-engram-table
@@ -93,8 +93,8 @@ if [ $explain = yes ]; then
         cp quantised.ours explained.ours; cp quantised.tokens explained.tokens
         theirs explained tiny --dtype bfloat16 --streams --as-released "$followed"
         printf '\n[%s]\n' "$followed"
-        "$python" "$here/compare_traces.py" tiny explained.ours explained.theirs --same-lists --limit 1e-2 |
-            grep -v ' became ' || true
+        "$python" "$here/compare_traces.py" tiny explained.ours explained.theirs --same-lists --limit 1e-2 \
+            --share 1 --tie inf | grep -v ' became ' || true
     done
 fi
 if [ -n "$record" ]; then

@@ -14,6 +14,7 @@ import os
 import re
 import struct
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -339,6 +340,19 @@ def like_ours(value: torch.Tensor, kind: str, shape: list[int]) -> torch.Tensor:
     return value[-shape[0] :].to(types[kind]).reshape(shape).contiguous()
 
 
+def run_in_chunks(model, recorder, cache, tokens, groups, options) -> dict[str, torch.Tensor]:
+    """One call of ours, as one or more of transformers'; their rows joined."""
+    parts = defaultdict(list)
+    for chunk in tokens.split(options.chunk or tokens.shape[1], dim=1):
+        recorder.taken.clear()
+        with torch.no_grad():
+            model(input_ids=chunk, past_key_values=cache, use_cache=True)
+        recorder.compressed_rows(cache, groups)
+        for name, value in recorder.taken.items():
+            parts[name].append(value)
+    return {name: torch.cat(values) for name, values in parts.items()}
+
+
 def run(options) -> dict[str, torch.Tensor]:
     torch.set_num_threads(1)
     trace = raw_tensors(options.trace)
@@ -350,17 +364,14 @@ def run(options) -> dict[str, torch.Tensor]:
     recorded, groups = {}, {}
     for first, rows in calls_of(trace, len(options.tokens)):
         prefix = f"position_{first:06}/"
-        recorder.taken.clear()
         if options.streams:
             recorder.streams = {
                 name.removeprefix(prefix): widened(kind, value) if kind == "BF16" else value
                 for name, (kind, value) in trace.items()
                 if name.startswith(prefix)
             }
-        with torch.no_grad():
-            model(input_ids=tokens[:, first : first + rows], past_key_values=cache, use_cache=True)
-        recorder.compressed_rows(cache, groups)
-        for name, value in recorder.taken.items():
+        call = tokens[:, first : first + rows]
+        for name, value in run_in_chunks(model, recorder, cache, call, groups, options).items():
             if prefix + name in trace:
                 kind, ours = trace[prefix + name]
                 recorded[prefix + name] = like_ours(value, kind, list(ours.shape))
@@ -372,6 +383,7 @@ def provenance(options) -> dict[str, str]:
 
     return {
         "as_released": options.as_released,
+        "chunk_rows": str(options.chunk or "as ours"),
         "dtype": options.dtype,
         "engram_table": "codes" if options.raw_engram_table else "dequantised",
         "numpy": np.__version__,
@@ -393,8 +405,11 @@ def main() -> None:
     parser.add_argument("--quantization", choices=["on", "off"], default="on")
     parser.add_argument("--as-released", default="", help=",".join(AS_RELEASED))
     parser.add_argument("--streams", action="store_true", help="every layer starts from the stream in TRACE")
+    parser.add_argument("--chunk", type=int, default=0, help="rows per call of transformers (0: as in TRACE)")
     parser.add_argument("--raw-engram-table", action="store_true", help="Engram's rows without their scales")
     options = parser.parse_args()
+    if options.streams and options.chunk:
+        parser.error("--streams gives whole calls: no --chunk")
     recorded = run(options)
     temporary = options.out.with_name(options.out.name + ".part")
     save_file(recorded, temporary, metadata=provenance(options))

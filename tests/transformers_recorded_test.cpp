@@ -1,0 +1,393 @@
+// Both models against what transformers' deepseek_v41 computed on a synthetic checkpoint (golden/parity/
+// transformers_tiny, made by tests/parity/parity.sh): `ideal` with quantisation off, end to end; `exact` with
+// quantisation on, every layer of transformers started from our stream.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "reference/io/safetensors.h"
+#include "reference/model/checkpoint_weights.h"
+#include "reference/model/model.h"
+#include "reference/model/synthetic_tensors.h"
+#include "reference/model/trace_file.h"
+#include "reference/text_model.h"
+#include "reference/truth/top_k.h"
+#include "tests/trace_map.h"
+#include "tests/truth_twin.h"
+
+using namespace touchstone;
+
+namespace {
+
+const ModelConfig& config() {
+    static const ModelConfig tiny = *find_model("tiny").config();
+    return tiny;
+}
+
+const SyntheticTensors& tensors() {
+    static const SyntheticTensors made(config(), 1);
+    return made;
+}
+
+/// A matrix of numbers.
+struct Numbers {
+    int64_t rows = 0;
+    std::vector<double> values;
+    int64_t width() const { return std::ssize(values) / std::max<int64_t>(rows, 1); }
+    std::span<const double> row(int64_t i) const {
+        return std::span(values).subspan(static_cast<size_t>(i * width()), static_cast<size_t>(width()));
+    }
+};
+using NumbersByName = std::map<std::string, Numbers>;
+
+void take(const TraceMap& trace, NumbersByName& to) {
+    for (const auto& [name, tensor] : trace.tensors()) to[name] = {tensor.shape.front(), tensor.numbers};
+}
+
+/// What transformers left of one call: names without episode and call, rows of numbers that are `rows` of the
+/// call, ids of every row.
+struct RecordedCall {
+    int64_t first_position = 0;
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> rows;
+    NumbersByName numbers;
+    std::map<std::string, std::vector<std::set<int64_t>>> choices;
+};
+using Episode = std::vector<RecordedCall>;
+
+constexpr double no_choice = 255;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// The episodes of a file, by name.
+std::map<std::string, Episode> read_episodes(const std::string& stem) {
+    const SafetensorsFile file(
+        fmt::format("{}/parity/transformers_tiny/{}.safetensors", TOUCHSTONE_GOLDEN, stem));
+    TraceMap all;
+    for (const auto& [name, tensor] : file.tensors()) all.add(name, tensor.type, tensor.shape, tensor.bytes);
+    NumbersByName numbers;
+    take(all, numbers);
+    std::map<std::string, std::map<int64_t, RecordedCall>> calls;
+    for (const auto& [name, value] : numbers) {
+        if (name.ends_with("/tokens")) continue;
+        const size_t call_at = name.find('/') + 1, tensor_at = name.find('/', call_at) + 1;
+        const int64_t first = std::stoll(name.substr(call_at + std::string("position_").size()));
+        RecordedCall& call = calls[name.substr(0, call_at - 1)][first];
+        const std::string tensor = name.substr(tensor_at);
+        if (tensor == "rows") {
+            call.rows.assign(value.values.begin(), value.values.end());
+        } else if (file.tensor(name).type == "U8") {
+            std::vector<std::set<int64_t>>& sets = call.choices[tensor];
+            for (int64_t row = 0; row < value.rows; ++row) {
+                sets.emplace_back();
+                for (const double id : value.row(row))
+                    if (id != no_choice) sets.back().insert(static_cast<int64_t>(id));
+            }
+        } else {
+            call.numbers[tensor] = value;
+        }
+    }
+    std::map<std::string, Episode> episodes;
+    for (auto& [episode, by_position] : calls) {
+        const std::vector<double>& tokens = numbers.at(episode + "/tokens").values;
+        for (auto call = by_position.begin(); call != by_position.end(); ++call) {
+            const int64_t end =
+                std::next(call) == by_position.end() ? std::ssize(tokens) : std::next(call)->first;
+            call->second.first_position = call->first;
+            call->second.tokens.assign(tokens.begin() + call->first, tokens.begin() + end);
+            episodes[episode].push_back(std::move(call->second));
+        }
+    }
+    return episodes;
+}
+
+/// "L06." for layer 6.
+std::string at_layer(int64_t layer) {
+    return fmt::format("L{:02}.", layer);
+}
+
+/// Layer and tensor of a name such as "L06.x_out"; -1 for what belongs to no layer.
+std::pair<int, std::string> parts(const std::string& name) {
+    if (!name.starts_with('L') || name.find('.') != 3) return {-1, name};
+    return {std::stoi(name.substr(1, 2)), name.substr(4)};
+}
+
+/// How a choice of theirs stands to our scores.
+struct OtherChoice {
+    bool possible = false;  ///< as many as we choose, all of which we might
+    bool differs = false;
+    double gap = 0;  ///< of our scores between what we took and what they took instead, in units of the rms
+};
+
+/// The best `most` of the scores above -infinity, against `theirs`.
+OtherChoice judge(std::span<const double> scores, int64_t most, const std::set<int64_t>& theirs) {
+    std::vector<double> visible;
+    for (const double score : scores)
+        if (score > -infinity) visible.push_back(score);
+    const int64_t count = std::min(most, std::ssize(visible));
+    OtherChoice other{.possible = std::ssize(theirs) == count};
+    for (const int64_t id : theirs)
+        other.possible =
+            other.possible && id < std::ssize(scores) && scores[static_cast<size_t>(id)] > -infinity;
+    if (!other.possible) return other;
+    const auto best = truth::top_k(Eigen::Map<const truth::Vector>(scores.data(), std::ssize(scores)), count);
+    const std::set<int64_t> ours(best.begin(), best.end());
+    other.differs = ours != theirs;
+    double dropped = -infinity, taken = -dropped, squares = 0;
+    for (const int64_t id : ours)
+        if (!theirs.contains(id)) dropped = std::max(dropped, scores[static_cast<size_t>(id)]);
+    for (const int64_t id : theirs)
+        if (!ours.contains(id)) taken = std::min(taken, scores[static_cast<size_t>(id)]);
+    for (const double score : visible) squares += std::isfinite(score) ? score * score : 0;
+    if (other.differs)
+        other.gap = (dropped - taken) / std::sqrt(squares / static_cast<double>(visible.size()));
+    return other;
+}
+
+/// What a comparison of choices found.
+struct ChoicesFound {
+    int64_t rows = 0, others = 0;
+    double widest_gap = 0;
+    std::vector<std::string> wrong, listed;
+};
+
+std::string text_of(const ChoicesFound& found) {
+    return fmt::format("{} choices, {} others at most {:.1e} apart, {} impossible; {} {}", found.rows,
+                       found.others, found.widest_gap, found.wrong.size(), fmt::join(found.listed, ", "),
+                       fmt::join(found.wrong, ", "));
+}
+
+/// Our scores of a row, from which the layer chooses `tensor`; among the blocks that transformers kept where
+/// the layer stands behind the candidate pool.
+std::vector<double> scores_of(const RecordedCall& call, const NumbersByName& ours, int layer,
+                              const std::string& tensor, int64_t row) {
+    const bool blocks = tensor == "attn.candidate_pool.blocks";
+    const auto scored =
+        ours.at(at_layer(layer) + (blocks ? "attn.candidate_pool.block_scores" : "attn.indexer.scores"))
+            .row(row);
+    std::vector<double> scores(scored.begin(), scored.end());
+    if (layer_roles(config())[static_cast<size_t>(layer)].pool != PoolRole::restricted) return scores;
+    const auto& pool =
+        call.choices.at(at_layer(config().candidate_source_layer_id) + "attn.candidate_pool.blocks");
+    for (int64_t j = 0; j < std::ssize(scores); ++j)
+        if (!pool[static_cast<size_t>(row)].contains(j / config().candidate_block_size))
+            scores[static_cast<size_t>(j)] = -infinity;
+    return scores;
+}
+
+/// Judges every choice of a call by our scores; experts have to be ours.
+void judge_choices(const RecordedCall& call, const NumbersByName& ours, ChoicesFound& found) {
+    for (const auto& [name, sets] : call.choices) {
+        const auto [layer, tensor] = parts(name);
+        for (int64_t row = 0; row < std::ssize(sets); ++row) {
+            const std::set<int64_t>& theirs = sets[static_cast<size_t>(row)];
+            OtherChoice other;
+            if (tensor == "ffn.experts") {
+                const auto chosen = ours.at(name).row(row);
+                other.possible = std::set<int64_t>(chosen.begin(), chosen.end()) == theirs;
+            } else {
+                const bool blocks = tensor == "attn.candidate_pool.blocks";
+                other = judge(scores_of(call, ours, layer, tensor, row),
+                              blocks ? config().candidate_topk_blocks : config().index_topk, theirs);
+            }
+            ++found.rows;
+            found.others += other.differs;
+            found.widest_gap = std::max(found.widest_gap, other.gap);
+            if (!other.possible) found.wrong.push_back(fmt::format("{} row {}", name, row));
+            if (other.differs) found.listed.push_back(fmt::format("{} row {}: {:.1e}", name, row, other.gap));
+        }
+    }
+}
+
+/// The choices of transformers that ours takes: lists and candidate blocks; experts it chooses itself.
+truth::ForcedChoices forced_choices(const RecordedCall& call) {
+    truth::ForcedChoices forced;
+    const int64_t end = call.first_position + std::ssize(call.tokens);
+    for (const auto& [name, sets] : call.choices) {
+        const auto [layer, tensor] = parts(name);
+        for (const std::set<int64_t>& ids : sets) {
+            if (tensor == "attn.indexer.selected")
+                forced.positions[layer].emplace_back(ids.begin(), ids.end());
+            if (tensor != "attn.candidate_pool.blocks") continue;
+            std::vector<bool> mask(static_cast<size_t>(end));
+            for (int64_t j = 0; j < end; ++j)
+                mask[static_cast<size_t>(j)] = ids.contains(j / config().candidate_block_size);
+            forced.pool[layer].push_back(std::move(mask));
+        }
+    }
+    return forced;
+}
+
+/// Our name of what the double model traces.
+std::string traced_name(const std::string& name) {
+    const auto [layer, tensor] = parts(name);
+    if (tensor == "attn.index_scores") return at_layer(layer) + "attn.indexer.scores";
+    if (tensor == "attn.candidate_block_scores") return at_layer(layer) + "attn.candidate_pool.block_scores";
+    return name;
+}
+
+/// Of one kind of tensor.
+struct NumbersFound {
+    int64_t rows = 0, elements = 0, differing = 0;
+    double of_rms = 0;  ///< the farthest element, in units of its row's rms
+    std::string where;
+};
+
+void compare_row(std::span<const double> ours, std::span<const double> theirs, const std::string& where,
+                 NumbersFound& found) {
+    REQUIRE(ours.size() == theirs.size());
+    double largest = 0, squares = 0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+        found.differing += !(ours[i] == theirs[i]);
+        const double distance = std::abs(ours[i] - theirs[i]);
+        if (!(distance <= largest)) largest = distance;
+        squares += ours[i] * ours[i];
+    }
+    ++found.rows;
+    found.elements += std::ssize(ours);
+    const double of_rms = largest / std::sqrt(squares / static_cast<double>(ours.size()));
+    if (largest > 0 && !(of_rms <= found.of_rms)) {
+        found.of_rms = of_rms;
+        found.where = where;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("transformers: ideal gives every stream and logit of its float32 run (lengths, chunks, decode)") {
+    const truth::Model model(config(), truth::dequantising_loader(tensors()), truth_engram(config()),
+                             {.ledger = truth::Ledger::none()});
+    const auto episodes = read_episodes("ideal");
+    REQUIRE(episodes.size() == 7);
+    ChoicesFound choices;
+    for (const auto& [episode, calls] : episodes) {
+        truth::State state = model.start();
+        std::map<std::string, NumbersFound> found;
+        for (const RecordedCall& call : calls) {
+            NumbersByName ours;
+            truth::ForwardOptions options;
+            options.forced = forced_choices(call);
+            options.trace = [&](const std::string& name, const truth::Matrix& value) {
+                ours[traced_name(name)] = {value.rows(), {value.data(), value.data() + value.size()}};
+            };
+            model.forward(state, {call.tokens.begin(), call.tokens.end()}, call.first_position, options);
+            judge_choices(call, ours, choices);
+            for (const auto& [name, theirs] : call.numbers) {
+                REQUIRE(theirs.rows == std::ssize(call.rows));
+                for (int64_t i = 0; i < theirs.rows; ++i) {
+                    const int64_t row = call.rows[static_cast<size_t>(i)];
+                    compare_row(ours.at(name).row(row), theirs.row(i),
+                                fmt::format("{} row {} of position {}", name, row, call.first_position),
+                                found[parts(name).second]);
+                }
+            }
+        }
+        REQUIRE(found.size() == 3);  // x_out, pre_out, logits
+        for (const auto& [tensor, numbers] : found) {
+            const std::string shown = fmt::format("{}: {} of {} rows, worst {:.1e} of the rms, {}", episode,
+                                                  tensor, numbers.rows, numbers.of_rms, numbers.where);
+            INFO(shown);
+            CHECK(numbers.of_rms <= 1e-5);
+            CHECK(numbers.of_rms > 0);  // float32 is not double
+        }
+    }
+    const std::string shown = text_of(choices);
+    INFO(shown);
+    CHECK(choices.wrong.empty());
+    CHECK(choices.widest_gap <= 1e-6);
+    CHECK(choices.rows > 5000);
+}
+
+namespace {
+
+/// How far a kind of tensor may be from ours, started from our streams.
+struct Limit {
+    double share;  ///< of elements that may differ
+    double of_rms;
+};
+
+/// bf16 values move by a step where another order of sums crosses a rounding boundary, 2^-7 of an element of
+/// up to four times the rms; behind fp8 activations one of them may move a code, 2^-3 of an element, and that
+/// spreads over its row. Coefficients and logits are fp32.
+const std::map<std::string, Limit> limits{
+    {"attn.collapsed", {0, 0}},
+    {"attn.compressed_kv", {0, 0}},
+    {"attn.indexer.key", {0, 0}},
+    {"attn.x", {0.001, 0x1p-5}},
+    {"attn.out", {0.05, 0.25}},
+    {"ffn.out", {0.05, 0.25}},
+    {"attn.window_kv", {0.002, 0x1p-2}},
+    {"x_out", {0.02, 0x1p-4}},
+    {"pre_out", {1, 5e-3}},
+    {"logits", {1, 1e-5}},
+};
+
+/// Whether our list of a layer's row is theirs.
+bool same_list(const RecordedCall& call, const NumbersByName& ours, int layer, int64_t row) {
+    const int maker = layer < 0 ? -1 : layer_roles(config())[static_cast<size_t>(layer)].top_k_source;
+    const auto theirs = call.choices.find(at_layer(maker) + "attn.indexer.selected");
+    if (maker < 0 || theirs == call.choices.end()) return true;
+    std::set<int64_t> list;
+    for (const double id : ours.at(theirs->first).row(row))
+        if (id >= 0) list.insert(static_cast<int64_t>(id));
+    return list == theirs->second[static_cast<size_t>(row)];
+}
+
+}  // namespace
+
+TEST_CASE("transformers: exact gives its quantised layers from the same streams, choices but for ties") {
+    const CheckpointWeights weights(tensors());
+    const TextModel model(config(), weights, Arithmetic::exact);
+    const auto episodes = read_episodes("quantised");
+    REQUIRE(episodes.size() == 1);
+    SequenceState state(config());
+    ChoicesFound choices;
+    std::map<std::string, NumbersFound> found;
+    for (const RecordedCall& call : episodes.begin()->second) {
+        TraceMap trace;
+        model.forward(std::vector<Request>{{&state, call.tokens}}, {.trace = Trace(&trace)});
+        NumbersByName ours;
+        take(trace, ours);
+        judge_choices(call, ours, choices);
+        for (const auto& [name, theirs] : call.numbers) {
+            const auto [layer, tensor] = parts(name);
+            const Numbers& mine = ours.at(name);
+            const bool whole = mine.rows == theirs.rows;  // caches, and logits of the last row
+            for (int64_t i = 0; i < theirs.rows; ++i) {
+                const int64_t row = whole ? i : call.rows[static_cast<size_t>(i)];
+                const bool cache = tensor == "attn.compressed_kv" || tensor == "attn.indexer.key";
+                if (!cache && !same_list(call, ours, layer, row)) continue;
+                compare_row(mine.row(row), theirs.row(i),
+                            fmt::format("{} row {} of position {}", name, row, call.first_position),
+                            found[tensor]);
+            }
+        }
+    }
+    // Nothing of transformers lies before it.
+    REQUIRE_MESSAGE(
+        found.at("attn.collapsed").differing == 0,
+        "our exact streams are no longer those that were recorded: tests/parity/parity.sh --record");
+    REQUIRE(found.size() == limits.size());
+    for (const auto& [tensor, numbers] : found) {
+        const std::string shown =
+            fmt::format("{}: {} rows, {} of {} elements differ, worst {:.1e} of the rms, {}", tensor,
+                        numbers.rows, numbers.differing, numbers.elements, numbers.of_rms, numbers.where);
+        INFO(shown);
+        const Limit& limit = limits.at(tensor);
+        CHECK(static_cast<double>(numbers.differing) <= limit.share * static_cast<double>(numbers.elements));
+        CHECK(numbers.of_rms <= limit.of_rms);
+        CHECK(numbers.rows > 4);
+    }
+    const std::string shown = text_of(choices);
+    INFO(shown);
+    CHECK(choices.wrong.empty());
+    CHECK(choices.widest_gap <= 0x1p-6);  // two bf16 steps of a score
+    CHECK(choices.others * 50 <= choices.rows);
+    CHECK(choices.rows > 1000);
+}
