@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -154,13 +155,20 @@ OtherChoice judge(std::span<const double> scores, int64_t most, const std::set<i
 struct ChoicesFound {
     int64_t rows = 0, others = 0;
     double widest_gap = 0;
-    std::vector<std::string> wrong, listed;
+    std::vector<std::string> wrong;
+    std::vector<std::pair<double, std::string>> by_gap;  ///< of the others
 };
 
-std::string text_of(const ChoicesFound& found) {
-    return fmt::format("{} choices, {} others at most {:.1e} apart, {} impossible; {} {}", found.rows,
-                       found.others, found.widest_gap, found.wrong.size(), fmt::join(found.listed, ", "),
-                       fmt::join(found.wrong, ", "));
+/// With the widest gaps in full.
+std::string text_of(ChoicesFound found) {
+    std::ranges::sort(found.by_gap, std::greater{});
+    std::string text = fmt::format("{} choices, {} others at most {:.1e} apart, {} impossible", found.rows,
+                                   found.others, found.widest_gap, found.wrong.size());
+    for (size_t i = 0; i < std::min<size_t>(found.by_gap.size(), 12); ++i)
+        text += fmt::format("; {}: {:.1e}", found.by_gap[i].second, found.by_gap[i].first);
+    for (size_t i = 0; i < std::min<size_t>(found.wrong.size(), 12); ++i)
+        text += fmt::format("; impossible: {}", found.wrong[i]);
+    return text;
 }
 
 /// Our scores of a row, from which the layer chooses `tensor`; among the blocks that transformers kept where
@@ -199,8 +207,9 @@ void judge_choices(const RecordedCall& call, const NumbersByName& ours, ChoicesF
             ++found.rows;
             found.others += other.differs;
             found.widest_gap = std::max(found.widest_gap, other.gap);
-            if (!other.possible) found.wrong.push_back(fmt::format("{} row {}", name, row));
-            if (other.differs) found.listed.push_back(fmt::format("{} row {}: {:.1e}", name, row, other.gap));
+            const std::string where = fmt::format("{} row {} of position {}", name, row, call.first_position);
+            if (!other.possible) found.wrong.push_back(where);
+            if (other.differs) found.by_gap.emplace_back(other.gap, where);
         }
     }
 }
