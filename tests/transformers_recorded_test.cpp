@@ -13,111 +13,19 @@
 #include <string>
 #include <vector>
 
-#include "reference/io/safetensors.h"
 #include "reference/model/checkpoint_weights.h"
-#include "reference/model/model.h"
-#include "reference/model/synthetic_tensors.h"
-#include "reference/model/trace_file.h"
 #include "reference/text_model.h"
 #include "reference/truth/top_k.h"
 #include "tests/trace_map.h"
+#include "tests/transformers_tiny.h"
 #include "tests/truth_twin.h"
 
 using namespace touchstone;
+using namespace touchstone::transformers_tiny;
 
 namespace {
 
-const ModelConfig& config() {
-    static const ModelConfig tiny = *find_model("tiny").config();
-    return tiny;
-}
-
-const SyntheticTensors& tensors() {
-    static const SyntheticTensors made(config(), 1);
-    return made;
-}
-
-/// A matrix of numbers.
-struct Numbers {
-    int64_t rows = 0;
-    std::vector<double> values;
-    int64_t width() const { return std::ssize(values) / std::max<int64_t>(rows, 1); }
-    std::span<const double> row(int64_t i) const {
-        return std::span(values).subspan(static_cast<size_t>(i * width()), static_cast<size_t>(width()));
-    }
-};
-using NumbersByName = std::map<std::string, Numbers>;
-
-void take(const TraceMap& trace, NumbersByName& to) {
-    for (const auto& [name, tensor] : trace.tensors()) to[name] = {tensor.shape.front(), tensor.numbers};
-}
-
-/// What transformers left of one call: names without episode and call, rows of numbers that are `rows` of the
-/// call, ids of every row.
-struct RecordedCall {
-    int64_t first_position = 0;
-    std::vector<int32_t> tokens;
-    std::vector<int64_t> rows;
-    NumbersByName numbers;
-    std::map<std::string, std::vector<std::set<int64_t>>> choices;
-};
-using Episode = std::vector<RecordedCall>;
-
-constexpr double no_choice = 255;
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-/// The episodes of a file, by name.
-std::map<std::string, Episode> read_episodes(const std::string& stem) {
-    const SafetensorsFile file(
-        fmt::format("{}/parity/transformers_tiny/{}.safetensors", TOUCHSTONE_GOLDEN, stem));
-    TraceMap all;
-    for (const auto& [name, tensor] : file.tensors()) all.add(name, tensor.type, tensor.shape, tensor.bytes);
-    NumbersByName numbers;
-    take(all, numbers);
-    std::map<std::string, std::map<int64_t, RecordedCall>> calls;
-    for (const auto& [name, value] : numbers) {
-        if (name.ends_with("/tokens")) continue;
-        const size_t call_at = name.find('/') + 1, tensor_at = name.find('/', call_at) + 1;
-        const int64_t first = std::stoll(name.substr(call_at + std::string("position_").size()));
-        RecordedCall& call = calls[name.substr(0, call_at - 1)][first];
-        const std::string tensor = name.substr(tensor_at);
-        if (tensor == "rows") {
-            call.rows.assign(value.values.begin(), value.values.end());
-        } else if (file.tensor(name).type == "U8") {
-            std::vector<std::set<int64_t>>& sets = call.choices[tensor];
-            for (int64_t row = 0; row < value.rows; ++row) {
-                sets.emplace_back();
-                for (const double id : value.row(row))
-                    if (id != no_choice) sets.back().insert(static_cast<int64_t>(id));
-            }
-        } else {
-            call.numbers[tensor] = value;
-        }
-    }
-    std::map<std::string, Episode> episodes;
-    for (auto& [episode, by_position] : calls) {
-        const std::vector<double>& tokens = numbers.at(episode + "/tokens").values;
-        for (auto call = by_position.begin(); call != by_position.end(); ++call) {
-            const int64_t end =
-                std::next(call) == by_position.end() ? std::ssize(tokens) : std::next(call)->first;
-            call->second.first_position = call->first;
-            call->second.tokens.assign(tokens.begin() + call->first, tokens.begin() + end);
-            episodes[episode].push_back(std::move(call->second));
-        }
-    }
-    return episodes;
-}
-
-/// "L06." for layer 6.
-std::string at_layer(int64_t layer) {
-    return fmt::format("L{:02}.", layer);
-}
-
-/// Layer and tensor of a name such as "L06.x_out"; -1 for what belongs to no layer.
-std::pair<int, std::string> parts(const std::string& name) {
-    if (!name.starts_with('L') || name.find('.') != 3) return {-1, name};
-    return {std::stoi(name.substr(1, 2)), name.substr(4)};
-}
 
 /// How a choice of theirs stands to our scores.
 struct OtherChoice {
@@ -128,27 +36,24 @@ struct OtherChoice {
 
 /// The best `most` of the scores above -infinity, against `theirs`.
 OtherChoice judge(std::span<const double> scores, int64_t most, const std::set<int64_t>& theirs) {
-    std::vector<double> visible;
-    for (const double score : scores)
-        if (score > -infinity) visible.push_back(score);
-    const int64_t count = std::min(most, std::ssize(visible));
-    OtherChoice other{.possible = std::ssize(theirs) == count};
-    for (const int64_t id : theirs)
-        other.possible =
-            other.possible && id < std::ssize(scores) && scores[static_cast<size_t>(id)] > -infinity;
-    if (!other.possible) return other;
+    const auto score = [&](int64_t id) { return scores[static_cast<size_t>(id)]; };
+    const int64_t visible = std::ranges::count_if(scores, [](double x) { return x > -infinity; });
+    const int64_t count = std::min(most, visible);
+    const bool possible = std::ssize(theirs) == count && std::ranges::all_of(theirs, [&](int64_t id) {
+                              return id < std::ssize(scores) && score(id) > -infinity;
+                          });
+    if (!possible) return {};
     const auto best = truth::top_k(Eigen::Map<const truth::Vector>(scores.data(), std::ssize(scores)), count);
     const std::set<int64_t> ours(best.begin(), best.end());
-    other.differs = ours != theirs;
-    double dropped = -infinity, taken = -dropped, squares = 0;
+    if (ours == theirs) return {.possible = true};
+    double dropped = -infinity, taken = infinity, squares = 0;
     for (const int64_t id : ours)
-        if (!theirs.contains(id)) dropped = std::max(dropped, scores[static_cast<size_t>(id)]);
+        if (!theirs.contains(id)) dropped = std::max(dropped, score(id));
     for (const int64_t id : theirs)
-        if (!ours.contains(id)) taken = std::min(taken, scores[static_cast<size_t>(id)]);
-    for (const double score : visible) squares += std::isfinite(score) ? score * score : 0;
-    if (other.differs)
-        other.gap = (dropped - taken) / std::sqrt(squares / static_cast<double>(visible.size()));
-    return other;
+        if (!ours.contains(id)) taken = std::min(taken, score(id));
+    for (const double x : scores) squares += std::isfinite(x) ? x * x : 0;
+    const double rms = std::sqrt(squares / static_cast<double>(visible));
+    return {.possible = true, .differs = true, .gap = (dropped - taken) / rms};
 }
 
 /// What a comparison of choices found.
@@ -267,53 +172,60 @@ void compare_row(std::span<const double> ours, std::span<const double> theirs, c
     }
 }
 
-}  // namespace
-
-TEST_CASE("transformers: ideal gives every stream and logit of its float32 run (lengths, chunks, decode)") {
-    const truth::Model model(config(), truth::dequantising_loader(tensors()), truth_engram(config()),
-                             {.ledger = truth::Ledger::none()});
-    const auto episodes = read_episodes("ideal");
-    REQUIRE(episodes.size() == 7);
-    ChoicesFound choices;
-    for (const auto& [episode, calls] : episodes) {
-        truth::State state = model.start();
-        std::map<std::string, NumbersFound> found;
-        for (const RecordedCall& call : calls) {
-            NumbersByName ours;
-            truth::ForwardOptions options;
-            options.forced = forced_choices(call);
-            options.trace = [&](const std::string& name, const truth::Matrix& value) {
-                ours[traced_name(name)] = {value.rows(), {value.data(), value.data() + value.size()}};
-            };
-            model.forward(state, {call.tokens.begin(), call.tokens.end()}, call.first_position, options);
-            judge_choices(call, ours, choices);
-            for (const auto& [name, theirs] : call.numbers) {
-                REQUIRE(theirs.rows == std::ssize(call.rows));
-                for (int64_t i = 0; i < theirs.rows; ++i) {
-                    const int64_t row = call.rows[static_cast<size_t>(i)];
-                    compare_row(ours.at(name).row(row), theirs.row(i),
-                                fmt::format("{} row {} of position {}", name, row, call.first_position),
-                                found[parts(name).second]);
-                }
-            }
-        }
-        REQUIRE(found.size() == 3);  // x_out, pre_out, logits
-        for (const auto& [tensor, numbers] : found) {
-            const std::string shown = fmt::format("{}: {} of {} rows, worst {:.1e} of the rms, {}", episode,
-                                                  tensor, numbers.rows, numbers.of_rms, numbers.where);
-            INFO(shown);
-            CHECK(numbers.of_rms <= 1e-5);
-            CHECK(numbers.of_rms > 0);  // float32 is not double
+/// Runs a call of the double model and compares what it traces.
+void compare_ideal(const truth::Model& model, const RecordedCall& call, truth::State& state,
+                   ChoicesFound& choices, std::map<std::string, NumbersFound>& found) {
+    NumbersByName ours;
+    truth::ForwardOptions options;
+    options.forced = forced_choices(call);
+    options.trace = [&](const std::string& name, const truth::Matrix& value) {
+        ours[traced_name(name)] = {value.rows(), {value.data(), value.data() + value.size()}};
+    };
+    model.forward(state, {call.tokens.begin(), call.tokens.end()}, call.first_position, options);
+    judge_choices(call, ours, choices);
+    for (const auto& [name, theirs] : call.numbers) {
+        REQUIRE(theirs.rows == std::ssize(call.rows));
+        for (int64_t i = 0; i < theirs.rows; ++i) {
+            const int64_t row = call.rows[static_cast<size_t>(i)];
+            compare_row(ours.at(name).row(row), theirs.row(i),
+                        fmt::format("{} row {} of position {}", name, row, call.first_position),
+                        found[parts(name).second]);
         }
     }
-    const std::string shown = text_of(choices);
-    INFO(shown);
-    CHECK(choices.wrong.empty());
-    CHECK(choices.widest_gap <= 1e-6);
-    CHECK(choices.rows > 5000);
 }
 
-namespace {
+/// Whether our list of a layer's row is theirs.
+bool same_list(const RecordedCall& call, const NumbersByName& ours, int layer, int64_t row) {
+    const int maker = layer < 0 ? -1 : layer_roles(config())[static_cast<size_t>(layer)].top_k_source;
+    const auto theirs = call.choices.find(at_layer(maker) + "attn.indexer.selected");
+    if (maker < 0 || theirs == call.choices.end()) return true;
+    std::set<int64_t> list;
+    for (const double id : ours.at(theirs->first).row(row))
+        if (id >= 0) list.insert(static_cast<int64_t>(id));
+    return list == theirs->second[static_cast<size_t>(row)];
+}
+
+/// Runs a call of the bit-exact model and compares what it traces, without rows that attended other rows.
+void compare_exact(const TextModel& model, const RecordedCall& call, SequenceState& state,
+                   ChoicesFound& choices, std::map<std::string, NumbersFound>& found) {
+    TraceMap trace;
+    model.forward(std::vector<Request>{{&state, call.tokens}}, {.trace = Trace(&trace)});
+    const NumbersByName ours = numbers_of(trace);
+    judge_choices(call, ours, choices);
+    for (const auto& [name, theirs] : call.numbers) {
+        const auto [layer, tensor] = parts(name);
+        const Numbers& mine = ours.at(name);
+        const bool cache = tensor == "attn.compressed_kv" || tensor == "attn.indexer.key";
+        const bool whole = mine.rows == theirs.rows;  // caches, and logits, of the last row alone
+        for (int64_t i = 0; i < theirs.rows; ++i) {
+            const int64_t row = whole ? i : call.rows[static_cast<size_t>(i)];
+            if (!cache && !same_list(call, ours, layer, row)) continue;
+            compare_row(mine.row(row), theirs.row(i),
+                        fmt::format("{} row {} of position {}", name, row, call.first_position),
+                        found[tensor]);
+        }
+    }
+}
 
 /// How far a kind of tensor may be from ours, started from our streams.
 struct Limit {
@@ -337,51 +249,7 @@ const std::map<std::string, Limit> limits{
     {"logits", {1, 1e-5}},
 };
 
-/// Whether our list of a layer's row is theirs.
-bool same_list(const RecordedCall& call, const NumbersByName& ours, int layer, int64_t row) {
-    const int maker = layer < 0 ? -1 : layer_roles(config())[static_cast<size_t>(layer)].top_k_source;
-    const auto theirs = call.choices.find(at_layer(maker) + "attn.indexer.selected");
-    if (maker < 0 || theirs == call.choices.end()) return true;
-    std::set<int64_t> list;
-    for (const double id : ours.at(theirs->first).row(row))
-        if (id >= 0) list.insert(static_cast<int64_t>(id));
-    return list == theirs->second[static_cast<size_t>(row)];
-}
-
-}  // namespace
-
-TEST_CASE("transformers: exact gives its quantised layers from the same streams, choices but for ties") {
-    const CheckpointWeights weights(tensors());
-    const TextModel model(config(), weights, Arithmetic::exact);
-    const auto episodes = read_episodes("quantised");
-    REQUIRE(episodes.size() == 1);
-    SequenceState state(config());
-    ChoicesFound choices;
-    std::map<std::string, NumbersFound> found;
-    for (const RecordedCall& call : episodes.begin()->second) {
-        TraceMap trace;
-        model.forward(std::vector<Request>{{&state, call.tokens}}, {.trace = Trace(&trace)});
-        NumbersByName ours;
-        take(trace, ours);
-        judge_choices(call, ours, choices);
-        for (const auto& [name, theirs] : call.numbers) {
-            const auto [layer, tensor] = parts(name);
-            const Numbers& mine = ours.at(name);
-            const bool whole = mine.rows == theirs.rows;  // caches, and logits of the last row
-            for (int64_t i = 0; i < theirs.rows; ++i) {
-                const int64_t row = whole ? i : call.rows[static_cast<size_t>(i)];
-                const bool cache = tensor == "attn.compressed_kv" || tensor == "attn.indexer.key";
-                if (!cache && !same_list(call, ours, layer, row)) continue;
-                compare_row(mine.row(row), theirs.row(i),
-                            fmt::format("{} row {} of position {}", name, row, call.first_position),
-                            found[tensor]);
-            }
-        }
-    }
-    // Nothing of transformers lies before it.
-    REQUIRE_MESSAGE(
-        found.at("attn.collapsed").differing == 0,
-        "our exact streams are no longer those that were recorded: tests/parity/parity.sh --record");
+void check_limits(const std::map<std::string, NumbersFound>& found) {
     REQUIRE(found.size() == limits.size());
     for (const auto& [tensor, numbers] : found) {
         const std::string shown =
@@ -393,6 +261,51 @@ TEST_CASE("transformers: exact gives its quantised layers from the same streams,
         CHECK(numbers.of_rms <= limit.of_rms);
         CHECK(numbers.rows > 4);
     }
+}
+
+}  // namespace
+
+TEST_CASE("transformers: ideal gives every stream and logit of its float32 run (lengths, chunks, decode)") {
+    const truth::Model model(config(), truth::dequantising_loader(tensors()), truth_engram(config()),
+                             {.ledger = truth::Ledger::none()});
+    const auto episodes = read_episodes("ideal");
+    REQUIRE(episodes.size() == 7);
+    ChoicesFound choices;
+    for (const auto& [episode, calls] : episodes) {
+        truth::State state = model.start();
+        std::map<std::string, NumbersFound> found;
+        for (const RecordedCall& call : calls) compare_ideal(model, call, state, choices, found);
+        REQUIRE(found.size() == 3);  // x_out, pre_out, logits
+        for (const auto& [tensor, numbers] : found) {
+            const std::string shown = fmt::format("{}: {} of {} rows, worst {:.1e} of the rms, {}", episode,
+                                                  tensor, numbers.rows, numbers.of_rms, numbers.where);
+            INFO(shown);
+            CHECK(numbers.of_rms <= 1e-5);
+            CHECK(numbers.of_rms > 0);  // float32 is not double
+        }
+    }
+    const std::string shown = text_of(choices);
+    INFO(shown);
+    CHECK(choices.wrong.empty());
+    CHECK(choices.widest_gap <= 1e-6);
+    CHECK(choices.rows > 5000);
+}
+
+TEST_CASE("transformers: exact gives its quantised layers from the same streams, choices but for ties") {
+    const CheckpointWeights weights(tensors());
+    const TextModel model(config(), weights, Arithmetic::exact);
+    const auto episodes = read_episodes("quantised");
+    REQUIRE(episodes.size() == 1);
+    SequenceState state(config());
+    ChoicesFound choices;
+    std::map<std::string, NumbersFound> found;
+    for (const RecordedCall& call : episodes.begin()->second)
+        compare_exact(model, call, state, choices, found);
+    // No arithmetic of transformers but one sum lies before it.
+    REQUIRE_MESSAGE(
+        found.at("attn.collapsed").differing == 0,
+        "our exact streams are no longer those that were recorded: tests/parity/parity.sh --record");
+    check_limits(found);
     const std::string shown = text_of(choices);
     INFO(shown);
     CHECK(choices.wrong.empty());

@@ -354,11 +354,13 @@ def run_in_chunks(model, recorder, cache, tokens, groups, options) -> dict[str, 
 
 
 def run(options) -> dict[str, torch.Tensor]:
+    from transformers import DynamicCache
+
     torch.set_num_threads(1)
     trace = raw_tensors(options.trace)
     modeling, model, config = load(options.checkpoint, options)
     recorder = Recorder(modeling, model, config)
-    cache = modeling.DynamicCache(config=config)
+    cache = DynamicCache(config=config)
     recorder.watch_windows(cache)
     tokens = torch.tensor([options.tokens])
     recorded, groups = {}, {}
