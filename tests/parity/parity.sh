@@ -3,7 +3,8 @@
 # tiny checkpoint (README.md). Python is TOUCHSTONE_PYTHON, or python3.
 #   --venv DIR    makes a virtual environment with requirements.txt there, if there is none, and uses it
 #   --explain     also how far apart the quantised runs are with each difference in arithmetic left in
-#   --record DIR  writes what golden/parity/transformers_tiny holds
+#   --record DIR  writes what golden/parity/transformers_tiny holds; TOUCHSTONE_TRANSFORMERS_SOURCE says where
+#                 deepseek_v41 is from, where pip does not know
 # Exit: 0 all agree, 1 something does not, 2 bad use, 77 skipped: Python or a package is missing.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

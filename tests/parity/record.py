@@ -60,17 +60,19 @@ def main() -> None:
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
     for stem, episodes in FILES.items():
-        tensors, metadata = {}, {}
+        tensors, sources = {}, []
         for name, (names, first_rows, calls) in episodes.items():
             with safe_open(source / f"{name}.theirs", "pt") as trace:
                 recorded = episode(trace, name, names, first_rows, calls)
                 tokens = [int(token) for token in trace.metadata()["tokens"].split(",")]
-                metadata = {key: text for key, text in trace.metadata().items() if key != "tokens"}
+                sources.append(set(trace.metadata().items()))
             last = [key for key in recorded if key.endswith("/rows")][-1]
             count = int(last.split("_")[1][:6]) + int(recorded[last][-1]) + 1
             recorded[f"{name}/tokens"] = torch.tensor(tokens[:count], dtype=torch.int32)
             tensors |= recorded
-        save_file(dict(sorted(tensors.items())), target / f"{stem}.safetensors", metadata=metadata)
+        in_all = dict(sorted(set.intersection(*sources)))
+        in_all.pop("tokens", None)
+        save_file(dict(sorted(tensors.items())), target / f"{stem}.safetensors", metadata=in_all)
 
 
 if __name__ == "__main__":

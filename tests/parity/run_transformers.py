@@ -9,6 +9,7 @@ transformers runs in one of two ways. As it is: its caches quantised, its linear
 caches are not quantised either. --as-released NAME,.. makes it follow the released model where it does not by itself;
 README.md explains each name."""
 import argparse
+import importlib.metadata
 import json
 import os
 import re
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-COMMIT = "0a2080b43eb64e6d448186a4f3f0bc9c618f4797"
 NAME = re.compile(r"position_(\d{6})/(?:L(\d\d)\.)?(.+)")
 
 
@@ -380,9 +380,16 @@ def run(options) -> dict[str, torch.Tensor]:
     return recorded
 
 
-def provenance(options) -> dict[str, str]:
-    import transformers
+def transformers_source() -> str:
+    """Version, and the commit that pip installed it from, or else what TOUCHSTONE_TRANSFORMERS_SOURCE says."""
+    installed = importlib.metadata.distribution("transformers")
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    commit = origin.get("vcs_info", {}).get("commit_id")
+    source = commit or os.environ.get("TOUCHSTONE_TRANSFORMERS_SOURCE") or "deepseek_v41 of an unknown commit"
+    return f"{installed.version}, {source}"
 
+
+def provenance(options) -> dict[str, str]:
     return {
         "as_released": options.as_released,
         "chunk_rows": str(options.chunk or "as ours"),
@@ -393,7 +400,7 @@ def provenance(options) -> dict[str, str]:
         "streams": "ours" if options.streams else "its own",
         "tokens": ",".join(map(str, options.tokens)),
         "torch": torch.__version__,
-        "transformers": f"{COMMIT}, deepseek_v41; the rest {transformers.__version__}",
+        "transformers": transformers_source(),
     }
 
 
