@@ -2,8 +2,11 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,10 +58,15 @@ struct Difference {
     bool equal() const { return identical == elements; }
 };
 
+/// Told, by any thread, which bytes of both tensors have been read: those of a mapped file may leave memory.
+/// A piece may be read again later.
+using AfterPiece = std::function<void(std::span<const std::byte> expected, std::span<const std::byte> got)>;
+
 /// Compares tensors of one type and shape; other pairs are a broken invariant and abort. Types: every one of
-/// safetensors; bytes of packed fp4 (U8, I8) count as integers unless a layout has unpacked them before.
-/// Parallel; rows are those of the last extent.
-Difference difference(const TensorView& expected, const TensorView& got, const Tolerance& tolerance);
+/// safetensors, and "E2M1", an fp4 code per byte; bytes of packed fp4 (U8, I8) count as integers unless a
+/// layout has unpacked them before. Parallel; rows are those of the last extent.
+Difference difference(const TensorView& expected, const TensorView& got, const Tolerance& tolerance,
+                      const AfterPiece& after_piece = {});
 
 /// Whether the elements, the share of differing ones and the cosine are within the tolerance.
 bool within(const Difference& difference, const Tolerance& tolerance);
