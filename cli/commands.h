@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace touchstone::cli {
 
@@ -104,6 +105,20 @@ struct OpOptions {
     OutputFormat output;
 };
 
+/// touchstone bisect. Without `case_text` and `in`, traces: a reference, if there are two files, and theirs;
+/// else one operator: its name, if there are two, and theirs.
+struct BisectOptions {
+    std::vector<std::string> files;
+    std::string case_text, in;
+    std::string config;        ///< empty: what the trace says
+    std::string weights_seed;  ///< empty: what the trace says
+    std::string arithmetic;    ///< empty: what the trace says; of an operator, exact
+    std::string map;
+    std::string dump, svg;  ///< files to write
+    bool force_choices = false;
+    bool json = false;
+};
+
 /// touchstone gpu probe.
 struct GpuProbeOptions {
     int64_t steps = 100'000'000;  ///< per instruction and variant
@@ -134,6 +149,10 @@ int run_gpu_cublas(const GpuCublasOptions& options);
 /// Writes its result to stdout and returns the exit code: 0, or 1 where a case is farther from truth than
 /// allowed. Throws UserError as below.
 int run_op(const OpOptions& options);
+
+/// Writes its result to stdout and returns the exit code: 0 nothing beyond rounding, 1 a divergence, 3
+/// nothing could be compared. Throws UserError as below.
+int run_bisect(const BisectOptions& options);
 
 /// Each writes its result to stdout, whole or not at all. Throws UserError for what the user can mend.
 void run_kv(const KvOptions& options);

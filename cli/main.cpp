@@ -275,6 +275,45 @@ void add_op_command(CLI::App& app, int& exit_code) {
     command->callback([options, &exit_code] { exit_code = run_op(*options); });
 }
 
+void add_bisect_command(CLI::App& app, int& exit_code) {
+    auto options = std::make_shared<BisectOptions>();
+    CLI::App* command = app.add_subcommand(
+        "bisect", "Where a forward pass or an operator's result goes wrong, in which step, and why");
+    command
+        ->add_option("files", options->files,
+                     "[REFERENCE] THEIRS: traces (run --trace writes them), the reference run here where "
+                     "it is left out. With --case: THEIRS, outputs of that case. With --in: OPERATOR THEIRS")
+        ->required()
+        ->expected(1, 2);
+    command->add_option("--config", options->config,
+                        "Folder of a checkpoint, or a small preset (default: what the trace says)");
+    command->add_option("--weights-seed", options->weights_seed,
+                        "Of a preset's weights (default: what the trace says)");
+    command->add_option("--map", options->map,
+                        "File of name pairs, THEIRS then ours, a pair a line: a tensor under another name");
+    command->add_option(
+        "--arithmetic", options->arithmetic,
+        "Of the reference: exact, hopper or released_hopper (default: what the trace says, or "
+        "exact)");
+    command->add_flag("--force-choices", options->force_choices,
+                      "The reference takes THEIRS' experts and selected rows");
+    command->add_option("--case", options->case_text,
+                        "name(key=value,..,seed=7): THEIRS are outputs of this operator's case");
+    command->add_option("--in", options->in, "Safetensors file with the inputs of OPERATOR");
+    command->add_option("--dump", options->dump,
+                        "Write the inputs of the operator at fault to this file, for touchstone op --in");
+    command->add_option("--svg", options->svg, "Write the growth of the error from layer to layer as SVG");
+    command->add_flag("--json", options->json, "One JSON object (schema touchstone.bisect/1)");
+    command->footer(
+        "A trace is a safetensors file; position_000100/L06.attn.qr is a tensor of layer 6 in the call whose "
+        "first row\nstands at position 100, position_000100/tokens [rows] its token ids. Tensors may be "
+        "missing.\n"
+        "Examples:\n"
+        "  touchstone bisect theirs.safetensors --svg growth.svg\n"
+        "  touchstone bisect --case 'rms_norm(rows=3,width=5120,seed=7)' outputs.safetensors");
+    command->callback([options, &exit_code] { exit_code = run_bisect(*options); });
+}
+
 void add_gpu_probe(CLI::App& gpu, int& exit_code) {
     auto options = std::make_shared<GpuProbeOptions>();
     CLI::App* command = gpu.add_subcommand(
@@ -353,6 +392,7 @@ int main(int argc, char** argv) {
     int exit_code = 0;
     add_checkpoint_command(app, exit_code);
     add_op_command(app, exit_code);
+    add_bisect_command(app, exit_code);
     add_gpu_command(app, exit_code);
     app.footer(
         "Every command has --help with examples and --json; those that print tables have --csv.\n"
