@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
 
+#include "golden/k_blocks.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone {
@@ -42,19 +44,36 @@ void require_outputs(const OperatorRun& run, const TensorMap& got) {
     }
 }
 
-/// How far two outputs are apart: sum of squares over finite pairs; elements that differ, of other types and
-/// where one side is not finite.
+/// What is left of a difference: in units of each row's own rms, so that no row of large values speaks for
+/// the others; and places, where integers differ or one side is not finite.
 struct Distance {
     double squares = 0;
     int64_t places = 0;
 };
 
-Distance distance(const Tensor& a, const Tensor& b) {
+int64_t width_of(const Tensor& tensor) {
+    return tensor.shape.empty() ? 1 : std::max<int64_t>(tensor.shape.back(), 1);
+}
+
+/// rms of the finite elements of a row; 1 where there are none but zeros.
+double row_rms(const Tensor& tensor, int64_t first, int64_t width) {
+    double squares = 0;
+    for (int64_t i = first; i < first + width; ++i) {
+        const double x = element_as_double(tensor, i);
+        if (std::isfinite(x)) squares += x * x;
+    }
+    return squares > 0 ? std::sqrt(squares / static_cast<double>(width)) : 1;
+}
+
+Distance distance(const Tensor& a, const Tensor& b, const Tensor& expected) {
     Distance result;
+    const int64_t width = width_of(expected);
+    double unit = 1;
     for (int64_t i = 0; i < a.elements(); ++i) {
+        if (i % width == 0 && is_float(a.type)) unit = row_rms(expected, i, width);
         const double x = element_as_double(a, i), y = element_as_double(b, i);
         if (is_float(a.type) && std::isfinite(x) && std::isfinite(y))
-            result.squares += (x - y) * (x - y);
+            result.squares += (x - y) / unit * ((x - y) / unit);
         else if (x != y && !(std::isnan(x) && std::isnan(y)))
             ++result.places;
     }
@@ -71,8 +90,9 @@ double share_of(double part, double whole) {
 double unexplained_by(const TensorMap& predicted, const TensorMap& expected, const TensorMap& got) {
     double largest = 0;
     for (const auto& [name, tensor] : got) {
-        const Distance left = distance(predicted.find(name)->second, tensor);
-        const Distance whole = distance(expected.find(name)->second, tensor);
+        const Tensor& reference = expected.find(name)->second;
+        const Distance left = distance(predicted.find(name)->second, tensor, reference);
+        const Distance whole = distance(reference, tensor, reference);
         largest = std::max({largest, std::sqrt(share_of(left.squares, whole.squares)),
                             share_of(static_cast<double>(left.places), static_cast<double>(whole.places))});
     }
@@ -85,19 +105,39 @@ bool same_bits(const TensorMap& predicted, const TensorMap& got) {
     });
 }
 
-std::vector<Explanation> explain(const TensorMap& expected, const TensorMap& got, bool only_exact,
-                                 const Predict& predict, std::vector<std::string>& tried) {
+/// An operator's result beside the reference's.
+struct Results {
+    std::span<const OutputSlot> slots;
+    const TensorMap &expected, &got;
+};
+
+/// Whether rounding alone leads from `outputs` to what was got.
+bool within_rounding(const TensorMap& outputs, const Results& results) {
+    return std::ranges::all_of(results.slots, [&](const OutputSlot& slot) {
+        const auto got = results.got.find(slot.name);
+        if (got == results.got.end()) return true;
+        const Tolerance tolerance = rounding_tolerance(slot);
+        return within(difference(view(outputs.find(slot.name)->second), view(got->second), tolerance),
+                      tolerance);
+    });
+}
+
+std::vector<Explanation> explain(const Results& results, bool only_exact, const Predict& predict,
+                                 std::vector<std::string>& tried) {
     std::vector<Explanation> found;
     for (const Hypothesis& hypothesis : hypotheses()) {
         const std::optional<TensorMap> predicted = predict(hypothesis);
-        if (!predicted) continue;
+        // What changes nothing on these inputs explains nothing.
+        if (!predicted || same_bits(*predicted, results.expected)) continue;
         tried.push_back(hypothesis.name);
-        if (same_bits(*predicted, got)) {
+        if (same_bits(*predicted, results.got)) {
             found.push_back({&hypothesis, true, 0});
-        } else if (!only_exact && hypothesis.what == Cause::fault) {
-            const double left = unexplained_by(*predicted, expected, got);
-            if (left <= most_unexplained) found.push_back({&hypothesis, false, left});
+            continue;
         }
+        if (only_exact) continue;
+        const double left = unexplained_by(*predicted, results.expected, results.got);
+        if (left <= most_unexplained || within_rounding(*predicted, results))
+            found.push_back({&hypothesis, false, left});
     }
     return found;
 }
@@ -107,18 +147,101 @@ void keep_the_best(std::vector<Explanation>& found) {
     const bool any_exact = std::ranges::any_of(found, &Explanation::exact);
     if (any_exact) std::erase_if(found, [](const Explanation& one) { return !one.exact; });
     std::ranges::stable_sort(found, {}, [](const Explanation& one) {
-        return std::pair(one.hypothesis->what == Cause::fault, one.unexplained);
+        return std::pair(one.unexplained, one.hypothesis->what == Cause::fault);
     });
     if (found.empty() || any_exact) return;
     const double best = found.front().unexplained;
     std::erase_if(found, [&](const Explanation& one) { return one.unexplained > much_worse * best; });
 }
 
+/// The first element that rounding does not explain, -1 where each for itself may be rounding.
+int64_t first_beyond_rounding(const OutputSlot& slot, const Tensor& expected, const Tensor& got) {
+    const Tolerance tolerance = rounding_tolerance(slot);
+    const int64_t width = width_of(expected);
+    const size_t row_bytes = expected.bytes.size() / static_cast<size_t>(expected.elements() / width);
+    for (int64_t row = 0; row < expected.elements() / width; ++row) {
+        const auto row_view = [&](const Tensor& tensor) {
+            return TensorView{
+                tensor.type,
+                {width},
+                std::span(tensor.bytes).subspan(static_cast<size_t>(row) * row_bytes, row_bytes)};
+        };
+        if (difference(row_view(expected), row_view(got), tolerance).outside == 0) continue;
+        const double unit = tolerance.rms.value_or(0) * row_rms(expected, row * width, width);
+        const size_t bytes = row_bytes / static_cast<size_t>(width);
+        for (int64_t i = row * width; i < (row + 1) * width; ++i) {
+            const double x = element_as_double(expected, i), y = element_as_double(got, i);
+            const auto at = [&](const Tensor& tensor) {
+                return TensorView{
+                    tensor.type, {1}, std::span(tensor.bytes).subspan(static_cast<size_t>(i) * bytes, bytes)};
+            };
+            const bool near =
+                std::isfinite(x) && std::isfinite(y) && tolerance.rms && std::abs(x - y) <= unit;
+            if (!near && difference(at(expected), at(got), {.ulp = tolerance.ulp}).outside > 0) return i;
+        }
+    }
+    return -1;
+}
+
+ElementPair element_pair(const Tensor& expected, const Tensor& got, int64_t i) {
+    const size_t bytes = expected.bytes.size() / static_cast<size_t>(expected.elements());
+    ElementPair pair{i, element_as_double(expected, i), element_as_double(got, i), 0, 0};
+    std::memcpy(&pair.expected_bits, expected.bytes.data() + static_cast<size_t>(i) * bytes, bytes);
+    std::memcpy(&pair.got_bits, got.bytes.data() + static_cast<size_t>(i) * bytes, bytes);
+    return pair;
+}
+
+/// Where the result first leaves the reference; whether rounding explains all of it.
+struct Departure {
+    FirstStep first;
+    bool all_within = true;
+};
+
+Departure departure(const Results& results) {
+    Departure result;
+    for (const OutputSlot& slot : results.slots) {
+        const auto found = results.got.find(slot.name);
+        if (found == results.got.end()) continue;
+        const Tensor &expected = results.expected.find(slot.name)->second, &got = found->second;
+        const Tolerance rounding = rounding_tolerance(slot);
+        const Difference d = difference(view(expected), view(got), rounding);
+        if (d.equal()) continue;
+        const bool here_within = within(d, rounding);
+        // A difference that rounding explains is not where a fault begins.
+        if (result.first.output.empty() || (result.all_within && !here_within)) {
+            const int64_t beyond = here_within ? -1 : first_beyond_rounding(slot, expected, got);
+            const int64_t index = beyond < 0 ? d.first.index : beyond;
+            result.first = {slot.name, element_pair(expected, got, index), index_tuple(index, got.shape), -1};
+        }
+        result.all_within = result.all_within && here_within;
+    }
+    return result;
+}
+
+/// The result minus the reference: of the accumulators where they were given.
+std::vector<double> linear_residual(const TensorMap& expected, const TensorMap& got) {
+    const auto by_precision =
+        std::ranges::find_if(got, [](const auto& one) { return one.second.type == "F32"; });
+    const auto& [name, tensor] = by_precision == got.end() ? *got.begin() : *by_precision;
+    std::vector<double> residual;
+    for (int64_t i = 0; i < tensor.elements(); ++i)
+        residual.push_back(element_as_double(tensor, i) - element_as_double(expected.find(name)->second, i));
+    return residual;
+}
+
+int64_t first_k_block_of(const OperatorRun& run, const TensorMap& got) {
+    const std::optional<LinearOperands> operands = linear_operands(run);
+    if (!operands) return -1;
+    const std::optional<KBlock> found = first_k_block(*operands, linear_residual(run.expected, got));
+    return found ? found->block : -1;
+}
+
 }  // namespace
 
 Tolerance rounding_tolerance(const OutputSlot& slot) {
     if (slot.judged == Judged::equal || slot.judged == Judged::not_judged) return {};
-    if (slot.type == "BF16") return {.ulp = 1, .share = 0.01};
+    // By units alone a sum that cancels to almost nothing would fail.
+    if (slot.type == "BF16") return {.ulp = 1, .rms = 1e-5, .share = 0.01};
     if (slot.type == "F32") return {.rms = 1e-5};
     return {};
 }
@@ -140,26 +263,15 @@ std::optional<TensorMap> predict(const Hypothesis& hypothesis, const OperatorRun
 Diagnosis diagnose(std::span<const OutputSlot> slots, const TensorMap& expected, const TensorMap& got,
                    const Predict& predict) {
     Diagnosis result;
-    bool all_within = true;
-    for (const OutputSlot& slot : slots) {
-        const auto found = got.find(slot.name);
-        if (found == got.end()) continue;
-        const Tolerance rounding = rounding_tolerance(slot);
-        const Difference d =
-            difference(view(expected.find(slot.name)->second), view(found->second), rounding);
-        if (d.equal()) continue;
-        const bool within_rounding = within(d, rounding);
-        // A difference that rounding explains is not where a fault begins.
-        if (result.first.output.empty() || (all_within && !within_rounding))
-            result.first = {slot.name, d.first, index_tuple(d.first.index, found->second.shape), -1};
-        all_within = all_within && within_rounding;
-    }
+    const Results results{slots, expected, got};
+    const Departure left = departure(results);
+    result.first = left.first;
     if (result.first.output.empty()) return result;
 
-    result.explanations = explain(expected, got, all_within, predict, result.tried);
+    result.explanations = explain(results, left.all_within, predict, result.tried);
     keep_the_best(result.explanations);
     if (result.explanations.empty())
-        result.finding = all_within ? Finding::rounding : Finding::unknown;
+        result.finding = left.all_within ? Finding::rounding : Finding::unknown;
     else
         result.finding =
             result.explanations.front().hypothesis->what == Cause::order ? Finding::order : Finding::named;
@@ -168,8 +280,11 @@ Diagnosis diagnose(std::span<const OutputSlot> slots, const TensorMap& expected,
 
 Diagnosis diagnose(const OperatorRun& run, const TensorMap& got) {
     require_outputs(run, got);
-    return diagnose(run.info.outputs, run.expected, got,
-                    [&](const Hypothesis& hypothesis) { return predict(hypothesis, run); });
+    Diagnosis result = diagnose(run.info.outputs, run.expected, got,
+                                [&](const Hypothesis& hypothesis) { return predict(hypothesis, run); });
+    if (result.finding == Finding::named || result.finding == Finding::unknown)
+        result.first.k_block = first_k_block_of(run, got);
+    return result;
 }
 
 }  // namespace touchstone

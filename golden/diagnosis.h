@@ -13,7 +13,7 @@ namespace touchstone {
 
 enum class Finding : uint8_t {
     equal,     ///< the same bits
-    order,     ///< a named order of summation or profile gives these bits: no fault
+    order,     ///< a named order of summation or profile explains it: no fault
     rounding,  ///< within what rounding explains, but no hypothesis gives the bits
     named,     ///< one hypothesis, or several that no output tells apart, explain it
     unknown,   ///< no hypothesis explains it
@@ -28,8 +28,8 @@ struct Explanation {
 
 /// The first place inside an operator where a result leaves the reference.
 struct FirstStep {
-    std::string output;  ///< slot, in the order in which the operator makes them; "" where nothing differs
-    ElementPair element;
+    std::string output;   ///< slot, in the order in which the operator makes them; "" where nothing differs
+    ElementPair element;  ///< the first that rounding does not explain, or the first that differs at all
     std::vector<int64_t> index;
     /// Of a linear layer: the first block of K (of 32, or 16 for bf16 operands) whose absence or change
     /// explains the result, -1 where none does or there is no K.
@@ -43,8 +43,8 @@ struct Diagnosis {
     std::vector<std::string> tried;  ///< names of the hypotheses that were tried
 };
 
-/// What rounding alone may do to an output: discrete outputs and quantised codes nothing; bf16 one unit in
-/// one percent of the elements; fp32 1e-5 of the row's rms.
+/// What rounding alone may do to an output: discrete outputs and quantised codes nothing; bf16 one unit, or
+/// 1e-5 of the row's rms, in one percent of the elements; fp32 1e-5 of the row's rms.
 Tolerance rounding_tolerance(const OutputSlot& slot);
 
 /// What a kernel with that fault would have given: every output of `expected`; nothing where the hypothesis

@@ -81,7 +81,9 @@ class Comparison {
           tolerance_(tolerance),
           after_piece_(after_piece),
           pieces_(expected.shape, width, expected.elements()),
-          sums_(static_cast<size_t>(pieces_.count)) {}
+          sums_(static_cast<size_t>(pieces_.count)) {
+        total_.counts.one_value = true;
+    }
 
     Difference run() {
         each_piece([this](int64_t piece, Tally& tally) { scan(piece, tally); });
@@ -279,16 +281,11 @@ class Comparison {
         return true;
     }
 
-    static double absolute_difference(Bits e, Bits g) {
-        if constexpr (Type::is_float) return std::abs(Type::value(e) - Type::value(g));
-        return static_cast<double>(Type::distance(e, g));  // doubles lose the difference of large integers
-    }
-
     void measure_finite(int64_t index, double rms, PieceSums& sums, Tally& tally) {
         Difference& counts = tally.counts;
         const Bits e = expected_bits(index), g = got_bits(index);
         const double expected = Type::value(e), got = Type::value(g);
-        const double distance = absolute_difference(e, g);
+        const double distance = Type::absolute_difference(e, g);
         const double magnitude = std::abs(expected);
         const int64_t ulp = Type::distance(e, g);
         // A row without magnitude, or of more than a double holds, lets nothing pass.

@@ -85,6 +85,9 @@ struct SignMagnitude {
         if (negative(a) == negative(b)) return capped_distance(magnitude(a), magnitude(b));
         return capped_distance(uint64_t{magnitude(a)} + magnitude(b), 0);
     }
+    static constexpr double absolute_difference(Bits a, Bits b) {
+        return value(a) < value(b) ? value(b) - value(a) : value(a) - value(b);
+    }
 };
 
 using F64 = SignMagnitude<uint64_t, 0x8000000000000000, 0x7FF0000000000000, true, value_of_f64>;
@@ -108,6 +111,9 @@ struct F8E8m0 {
     static constexpr bool negative(Bits) { return false; }
     static constexpr double value(Bits bits) { return static_cast<double>(to_float(E8m0{bits})); }
     static constexpr int64_t distance(Bits a, Bits b) { return capped_distance(a, b); }
+    static constexpr double absolute_difference(Bits a, Bits b) {
+        return a < b ? value(b) - value(a) : value(a) - value(b);
+    }
 };
 
 /// An integer; BOOL is one of the two values that its byte may have, compared as the byte.
@@ -123,6 +129,11 @@ struct Integer {
     static constexpr bool negative(Bits bits) { return static_cast<ValueType>(bits) < 0; }
     static constexpr double value(Bits bits) { return static_cast<double>(static_cast<ValueType>(bits)); }
     static constexpr int64_t distance(Bits a, Bits b) { return capped_distance(ordered(a), ordered(b)); }
+    /// Of the integers: a difference of doubles would lose that of large ones.
+    static constexpr double absolute_difference(Bits a, Bits b) {
+        const uint64_t x = ordered(a), y = ordered(b);
+        return static_cast<double>(x < y ? y - x : x - y);
+    }
 
   private:
     /// Signed integers, moved up so that the lowest is 0.
