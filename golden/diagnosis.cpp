@@ -85,20 +85,6 @@ double share_of(double part, double whole) {
     return whole > 0 ? part / whole : std::numeric_limits<double>::infinity();
 }
 
-/// What the outputs `predicted` leave unexplained of the difference between reference and `got`: the largest
-/// share of any output.
-double unexplained_by(const TensorMap& predicted, const TensorMap& expected, const TensorMap& got) {
-    double largest = 0;
-    for (const auto& [name, tensor] : got) {
-        const Tensor& reference = expected.find(name)->second;
-        const Distance left = distance(predicted.find(name)->second, tensor, reference);
-        const Distance whole = distance(reference, tensor, reference);
-        largest = std::max({largest, std::sqrt(share_of(left.squares, whole.squares)),
-                            share_of(static_cast<double>(left.places), static_cast<double>(whole.places))});
-    }
-    return largest;
-}
-
 bool same_bits(const TensorMap& predicted, const TensorMap& got) {
     return std::ranges::all_of(got, [&](const auto& entry) {
         return difference(view(predicted.find(entry.first)->second), view(entry.second), {}).equal();
@@ -111,15 +97,27 @@ struct Results {
     const TensorMap &expected, &got;
 };
 
-/// Whether rounding alone leads from `outputs` to what was got.
-bool within_rounding(const TensorMap& outputs, const Results& results) {
-    return std::ranges::all_of(results.slots, [&](const OutputSlot& slot) {
+/// Whether rounding alone leads from `outputs` to what was got, in one slot.
+bool within_rounding(const OutputSlot& slot, const TensorMap& outputs, const Tensor& got) {
+    const Tolerance tolerance = rounding_tolerance(slot);
+    return within(difference(view(outputs.find(slot.name)->second), view(got), tolerance), tolerance);
+}
+
+/// What the outputs `predicted` leave unexplained of the difference between reference and result: the largest
+/// share of any output. One that they give but for rounding is explained: its difference from the reference
+/// may itself be rounding, of which nothing would explain a share.
+double unexplained_by(const TensorMap& predicted, const Results& results) {
+    double largest = 0;
+    for (const OutputSlot& slot : results.slots) {
         const auto got = results.got.find(slot.name);
-        if (got == results.got.end()) return true;
-        const Tolerance tolerance = rounding_tolerance(slot);
-        return within(difference(view(outputs.find(slot.name)->second), view(got->second), tolerance),
-                      tolerance);
-    });
+        if (got == results.got.end() || within_rounding(slot, predicted, got->second)) continue;
+        const Tensor& reference = results.expected.find(slot.name)->second;
+        const Distance left = distance(predicted.find(slot.name)->second, got->second, reference);
+        const Distance whole = distance(reference, got->second, reference);
+        largest = std::max({largest, std::sqrt(share_of(left.squares, whole.squares)),
+                            share_of(static_cast<double>(left.places), static_cast<double>(whole.places))});
+    }
+    return largest;
 }
 
 std::vector<Explanation> explain(const Results& results, bool only_exact, const Predict& predict,
@@ -135,9 +133,8 @@ std::vector<Explanation> explain(const Results& results, bool only_exact, const 
             continue;
         }
         if (only_exact) continue;
-        const double left = unexplained_by(*predicted, results.expected, results.got);
-        if (left <= most_unexplained || within_rounding(*predicted, results))
-            found.push_back({&hypothesis, false, left});
+        const double left = unexplained_by(*predicted, results);
+        if (left <= most_unexplained) found.push_back({&hypothesis, false, left});
     }
     return found;
 }

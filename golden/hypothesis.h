@@ -53,16 +53,21 @@ std::vector<Hypothesis> selection_hypotheses();
 std::vector<Hypothesis> linear_hypotheses();
 std::vector<Hypothesis> attention_hypotheses();
 std::vector<Hypothesis> indexer_hypotheses();
+std::vector<Hypothesis> index_score_hypotheses();
 std::vector<Hypothesis> compressor_hypotheses();
 std::vector<Hypothesis> hyper_connection_hypotheses();
+std::vector<Hypothesis> residual_stream_hypotheses();
+std::vector<Hypothesis> gate_hypotheses();
 std::vector<Hypothesis> expert_hypotheses();
 std::vector<Hypothesis> engram_hypotheses();
 
 /// In the order in which hypotheses() has them.
 inline constexpr std::array hypothesis_families{
-    sum_order_hypotheses,  number_format_hypotheses,    layout_hypotheses,    norm_and_rope_hypotheses,
-    selection_hypotheses,  linear_hypotheses,           attention_hypotheses, indexer_hypotheses,
-    compressor_hypotheses, hyper_connection_hypotheses, expert_hypotheses,    engram_hypotheses};
+    sum_order_hypotheses,     number_format_hypotheses,    layout_hypotheses,
+    norm_and_rope_hypotheses, selection_hypotheses,        linear_hypotheses,
+    attention_hypotheses,     indexer_hypotheses,          index_score_hypotheses,
+    compressor_hypotheses,    hyper_connection_hypotheses, residual_stream_hypotheses,
+    gate_hypotheses,          expert_hypotheses,           engram_hypotheses};
 
 // Words that the table is written in. Each gives a function for Hypothesis::outputs.
 
