@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "golden/bisect.h"
 #include "golden/diagnosis.h"
 #include "reference/registry/registry.h"
 
@@ -33,6 +34,25 @@ std::string cause_text(const Diagnosis& diagnosis);
 nlohmann::json diagnosis_json(const Diagnosis& diagnosis);
 
 std::string_view finding_name(Finding finding);
+
+/// What a bisected pair of passes is called, beside the result itself.
+struct TraceQuestion {
+    std::string theirs, reference;  ///< files; `reference` empty: run here, or none
+    std::string config;
+    std::string arithmetic;
+    std::string no_reference;  ///< why there is none; empty where there is one
+    std::vector<std::string> assumptions, unknown_names;
+    std::vector<TracedCall> calls;
+    std::string again;  ///< the command that reproduces the fault
+};
+
+std::string trace_text(const TraceQuestion& question, const BisectResult& result);
+nlohmann::json trace_json(const TraceQuestion& question, const BisectResult& result);
+/// x_out's error against the reference, layer by layer, a line per call.
+std::string growth_svg(const TraceQuestion& question, const BisectResult& result);
+
+/// "position_000100/L06.attn.qr".
+std::string full_name(const std::vector<TracedCall>& calls, const TensorReport& report);
 
 /// Quoted for a shell where it has to be.
 std::string shell_word(const std::string& word);

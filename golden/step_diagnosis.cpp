@@ -141,6 +141,7 @@ StepDiagnosis diagnose_step(const Step& step, const StepPlace& place, Arithmetic
     for (const Link& link : step.links) result.chain.push_back(link.operator_name);
     const std::optional<Trial> trial = trial_of(step, place, arithmetic);
     if (!trial) return result;
+    result.diagnosis_type = trial->got.type;
     if (step.links.empty()) {
         result.diagnosis = first_difference(step, *trial);
         return result;

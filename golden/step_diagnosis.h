@@ -8,6 +8,7 @@ namespace touchstone {
 
 struct StepDiagnosis {
     Diagnosis diagnosis;
+    std::string diagnosis_type;  ///< of the tensor that it is about
     /// The operator that the best explanation is about, or the first of the chain: name, case and inputs, for
     /// whoever wants to run it alone. Empty where the step only moves a tensor.
     std::string operator_name, case_line;

@@ -197,6 +197,20 @@ SafetensorsTensors parse_safetensors(std::span<const std::byte> file, const std:
     return tensors;
 }
 
+std::map<std::string, std::string> parse_safetensors_metadata(std::span<const std::byte> file,
+                                                              const std::string& path) {
+    const json header = parse_header(header_of(file, path), path);
+    std::map<std::string, std::string> metadata;
+    const auto found = header.find("__metadata__");
+    if (found == header.end()) return metadata;
+    for (const auto& [key, value] : found->items()) {
+        if (!value.is_string())
+            refuse(fmt::format("metadatum {} is no text", touchstone::quoted(key)), path, "texts alone");
+        metadata.emplace(key, value.get<std::string>());
+    }
+    return metadata;
+}
+
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path),
       file_(path, "a readable safetensors file"),

@@ -31,6 +31,11 @@ std::optional<int64_t> safetensors_element_bytes(std::string_view type);
 /// type and shape, tensors that overlap or leave gaps.
 SafetensorsTensors parse_safetensors(std::span<const std::byte> file, const std::string& name);
 
+/// The header's "__metadata__", empty where there is none. Throws UserError when the header is no JSON object
+/// or a value is no text.
+std::map<std::string, std::string> parse_safetensors_metadata(std::span<const std::byte> file,
+                                                              const std::string& name);
+
 /// A whole file, mapped: opening it reads the header, the bytes of a tensor are read when they are touched.
 /// May be read from any thread.
 class SafetensorsFile {
@@ -42,6 +47,10 @@ class SafetensorsFile {
 
     const std::filesystem::path& path() const { return path_; }
     const SafetensorsTensors& tensors() const { return tensors_; }
+    /// As parse_safetensors_metadata.
+    std::map<std::string, std::string> metadata() const {
+        return parse_safetensors_metadata(file_.bytes(), path_.string());
+    }
 
     /// Throws UserError, with the nearest name, when the file has no such tensor, and when the file has
     /// become shorter since it was opened.
