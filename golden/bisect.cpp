@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace touchstone {
 
@@ -9,6 +10,8 @@ namespace {
 
 /// What rounding has not been seen to grow to where every choice of experts and rows is the same.
 constexpr double largest_noise = 0x1p-4;
+/// Noise grows: this much at once, above what one layer's rounding reaches, is none.
+constexpr double largest_jump = 16, noise_of_a_layer = 0x1p-7;
 
 TensorView view(const Tensor& tensor) {
     return {tensor.type, tensor.shape, tensor.bytes};
@@ -58,20 +61,44 @@ void judge(TensorReport& report, const StepPlace& place, const Step* step, Arith
         report.step.verdict = StepVerdict::inherited;
 }
 
+/// Nobody sees the step, and what it gave is too far away for rounding.
+bool is_suspect(const TensorReport& report, const BisectResult& result) {
+    const std::optional<double> error = relative_error(report);
+    if (!report.traced || report.step.verdict != StepVerdict::unseen || !error) return false;
+    if (!(*error <= largest_noise)) return true;
+    double before = 0;
+    for (const TensorReport& one : result.tensors) before = std::max(before, relative_error(one).value_or(0));
+    return *error > noise_of_a_layer && *error > largest_jump * before;
+}
+
 void note(BisectResult& result, const TensorReport& report) {
     const size_t index = result.tensors.size();
     if (report.against && !report.against->equal() && !result.first_bit) result.first_bit = index;
     if (report.beyond_rounding && !result.first_beyond) result.first_beyond = index;
     if (report.step.verdict == StepVerdict::made_here) result.made_here.push_back(index);
-    const std::optional<double> error = relative_error(report);
-    const bool unseen = report.traced && report.step.verdict == StepVerdict::unseen;
-    if (unseen && error && !(*error <= largest_noise) && !result.suspect) result.suspect = index;
+    if (is_suspect(report, result) && !result.suspect) result.suspect = index;
 }
 
 StepPlace place_of(const TensorReport& report, const TracedPass& theirs, const TensorSource& weights,
                    const std::vector<LayerRole>& roles) {
     return {theirs,      weights,      roles,
             report.call, report.layer, theirs.rows(report.call, report.layer, report.name)};
+}
+
+/// The first of made_here that is no other order of summation; what is one is no mistake.
+void diagnose_first(BisectResult& result, const TracedPass& theirs, const TensorSource& weights,
+                    const std::vector<LayerRole>& roles, Arithmetic arithmetic) {
+    while (!result.made_here.empty()) {
+        TensorReport& first = result.tensors[result.made_here.front()];
+        const Step& step = *step_of(theirs.config(), first.layer, first.name);
+        StepDiagnosis diagnosis = diagnose_step(step, place_of(first, theirs, weights, roles), arithmetic);
+        if (diagnosis.diagnosis.finding != Finding::order) {
+            result.diagnosis = std::move(diagnosis);
+            return;
+        }
+        first.step.verdict = StepVerdict::rounding;
+        result.made_here.erase(result.made_here.begin());
+    }
 }
 
 }  // namespace
@@ -113,11 +140,8 @@ BisectResult bisect(const TracedPass& theirs, const TracedPass* reference, const
             result.tensors.push_back(std::move(report));
         }
     }
-    if (result.made_here.empty()) return result;
-    result.suspect.reset();
-    const TensorReport& first = result.tensors[result.made_here.front()];
-    const Step& step = *step_of(theirs.config(), first.layer, first.name);
-    result.diagnosis = diagnose_step(step, place_of(first, theirs, weights, roles), options.arithmetic);
+    diagnose_first(result, theirs, weights, roles, options.arithmetic);
+    if (!result.made_here.empty()) result.suspect.reset();
     return result;
 }
 

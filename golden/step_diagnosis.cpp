@@ -1,8 +1,10 @@
 #include "golden/step_diagnosis.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "golden/reading_hypotheses.h"
 #include "golden/step_origins.h"
 #include "reference/io/user_error.h"
 
@@ -12,6 +14,8 @@ namespace {
 
 /// Rows of a row-by-row step that hypotheses are tried on.
 constexpr size_t most_rows = 6;
+/// As in the search inside operators: what leaves more of the difference is not named.
+constexpr double most_unexplained = 0.05;
 
 TensorView view(const Tensor& tensor) {
     return {tensor.type, tensor.shape, tensor.bytes};
@@ -109,7 +113,21 @@ double rank(const Diagnosis& diagnosis) {
     return best.exact ? -1 : best.unexplained;
 }
 
+/// The last operator of a whole step makes the tensor itself: everything is known of it, the block of K too.
+Diagnosis diagnose_last_link(const Step& step, const Trial& trial, Arithmetic arithmetic) {
+    const LinkRun& run = trial.chains.front().links.back();
+    Tensor got = trial.got;
+    got.shape = run.outputs.find(run.output)->second.shape;
+    Diagnosis result = diagnose({*run.info, arithmetic, run.parameters, run.inputs, run.outputs},
+                                {{run.output, std::move(got)}});
+    if (result.first.output.empty()) return result;
+    result.first.output = step.tensor;
+    result.first.index = index_tuple(result.first.element.index, trial.got.shape);
+    return result;
+}
+
 Diagnosis diagnose_link(const Step& step, const Trial& trial, size_t link, Arithmetic arithmetic) {
+    if (link + 1 == step.links.size() && !step.row_by_row) return diagnose_last_link(step, trial, arithmetic);
     OutputSlot slot = step_output(step);
     slot.name = step.tensor;
     return diagnose({&slot, 1}, {{step.tensor, trial.expected}}, {{step.tensor, trial.got}},
@@ -124,6 +142,58 @@ Diagnosis first_difference(const Step& step, const Trial& trial) {
     slot.name = step.tensor;
     return diagnose({&slot, 1}, {{step.tensor, trial.expected}}, {{step.tensor, trial.got}},
                     [](const Hypothesis&) { return std::nullopt; });
+}
+
+/// Sums of squares of what differs, of integers their number; a NaN explains nothing.
+double squared_distance(const Tensor& a, const Tensor& b) {
+    double squares = 0;
+    for (int64_t i = 0; i < a.elements(); ++i) {
+        const double x = element_as_double(a, i), y = element_as_double(b, i);
+        if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+        squares += a.type == "I32" || a.type == "I64" || !std::isfinite(x - y) ? 1 : (x - y) * (x - y);
+    }
+    return squares;
+}
+
+/// The trial's tensor when the step reads something else; nothing where that is not there, or the same.
+std::optional<Tensor> read_otherwise(const Step& step, StepPlace place, const Trial& trial,
+                                     const OtherReading& reading, Arithmetic arithmetic) {
+    place.reading = reading;
+    std::vector<Tensor> results;
+    const std::vector<int64_t> runs = step.row_by_row ? trial.rows : std::vector<int64_t>{-1};
+    for (const int64_t row : runs) {
+        std::string why;
+        place.row = row;
+        std::optional<ChainRun> chain = run_chain(step, place, arithmetic, why);
+        if (!chain) return std::nullopt;
+        results.push_back(std::move(chain->result));
+    }
+    Tensor whole = joined(results, trial.expected, step.row_by_row);
+    if (whole.bytes.size() != trial.got.bytes.size() || whole.bytes == trial.expected.bytes)
+        return std::nullopt;
+    return whole;
+}
+
+/// Hypotheses about what the step reads, where none about its operators gives the bits.
+void try_readings(StepDiagnosis& result, const Step& step, const StepPlace& place, const Trial& trial,
+                  Arithmetic arithmetic) {
+    Diagnosis& diagnosis = result.diagnosis;
+    const double whole = squared_distance(trial.expected, trial.got);
+    std::vector<Explanation> found;
+    for (const ReadingHypothesis& one : reading_hypotheses()) {
+        const std::optional<OtherReading> reading = one.reading(place);
+        if (!reading) continue;
+        const std::optional<Tensor> made = read_otherwise(step, place, trial, *reading, arithmetic);
+        if (!made) continue;
+        diagnosis.tried.push_back(one.hypothesis.name);
+        const double left = std::sqrt(squared_distance(*made, trial.got) / whole);
+        if (left <= most_unexplained) found.push_back({&one.hypothesis, left == 0, left});
+    }
+    if (found.empty()) return;
+    std::ranges::stable_sort(found, {}, &Explanation::unexplained);
+    if (found.front().unexplained >= rank(diagnosis)) return;
+    diagnosis.explanations = std::move(found);
+    diagnosis.finding = Finding::named;
 }
 
 void keep_inputs(StepDiagnosis& result, const Trial& trial, size_t link) {
@@ -158,6 +228,7 @@ StepDiagnosis diagnose_step(const Step& step, const StepPlace& place, Arithmetic
         keep_inputs(result, *trial, link);
     }
     result.diagnosis.tried = std::move(tried);
+    if (rank(result.diagnosis) > -1) try_readings(result, step, place, *trial, arithmetic);
     // The place in the whole tensor, not among the rows that were tried.
     FirstStep& first = result.diagnosis.first;
     if (!trial->rows.empty() && !first.index.empty())

@@ -138,10 +138,7 @@ Tolerance step_tolerance(const Step& step) {
         // A code's step: at most an eighth of an e4m3, of an e2m1 half of it, or half a scale, which is no
         // more than the row's rms.
         return {.rms = 1, .relative = 0.5, .share = 0.01};
-    Tolerance tolerance = rounding_tolerance(step_output(step));
-    // Where large terms cancel, a step of bf16 is less than what their sum rounds.
-    if (!tolerance.exact()) tolerance.rms = std::max(tolerance.rms.value_or(0), 1e-5);
-    return tolerance;
+    return rounding_tolerance(step_output(step));
 }
 
 JudgedStep judge_step(const Step& step, const StepPlace& place, Arithmetic arithmetic) {

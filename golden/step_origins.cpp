@@ -93,9 +93,13 @@ Tensor weight_tensor(const TensorSource& weights, const std::string& name) {
     return tensor;
 }
 
+std::string layer_weight_name(const StepPlace& place, std::string_view name) {
+    return fmt::format("layers.{}.{}", place.layer + place.reading.weight_layers, name);
+}
+
 Origin layer_weight(std::string name) {
     return [name = std::move(name)](const StepPlace& place) {
-        return std::optional(weight_tensor(place.weights, fmt::format("layers.{}.{}", place.layer, name)));
+        return std::optional(weight_tensor(place.weights, layer_weight_name(place, name)));
     };
 }
 

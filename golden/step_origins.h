@@ -20,6 +20,8 @@ Origin traced_row(std::string name);
 /// What the link before has made.
 Origin link_before();
 
+/// "layers.6.attn.wq_a.weight".
+std::string layer_weight_name(const StepPlace& place, std::string_view name);
 /// "attn.wq_a.weight" of the step's layer; "norm.weight" of the model.
 Origin layer_weight(std::string name);
 Origin model_weight(std::string name);

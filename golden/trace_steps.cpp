@@ -139,16 +139,38 @@ Tensor stacked(const std::vector<Tensor>& rows, const Tensor& as) {
     return whole;
 }
 
-std::optional<Tensor> run_step(const Step& step, StepPlace place, Arithmetic arithmetic, std::string& why) {
+namespace {
+
+/// The results of all rows of a row-by-row step, in parallel: an operator on one row is too little work.
+std::optional<std::vector<Tensor>> run_rows(const Step& step, const StepPlace& place, Arithmetic arithmetic,
+                                            std::string& why) {
+    std::vector<Tensor> results(static_cast<size_t>(place.rows));
+    std::vector<std::string> missing(results.size());
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t row = 0; row < place.rows; ++row) {
+        StepPlace at = place;
+        at.row = row;
+        const auto i = static_cast<size_t>(row);
+        std::optional<ChainRun> chain = run_chain(step, at, arithmetic, missing[i]);
+        if (chain) results[i] = std::move(chain->result);
+    }
+    for (const std::string& one : missing)
+        if (!one.empty()) {
+            why = one;
+            return std::nullopt;
+        }
+    return results;
+}
+
+}  // namespace
+
+std::optional<Tensor> run_step(const Step& step, const StepPlace& place, Arithmetic arithmetic,
+                               std::string& why) {
     const Tensor& as = *place.theirs.tensor(place.call, place.layer, step.tensor);
     if (step.row_by_row) {
-        std::vector<Tensor> rows;
-        for (place.row = 0; place.row < place.rows; ++place.row) {
-            std::optional<ChainRun> chain = run_chain(step, place, arithmetic, why);
-            if (!chain) return std::nullopt;
-            rows.push_back(std::move(chain->result));
-        }
-        return stacked(rows, as);
+        const std::optional<std::vector<Tensor>> rows = run_rows(step, place, arithmetic, why);
+        if (!rows) return std::nullopt;
+        return stacked(*rows, as);
     }
     std::optional<ChainRun> chain = run_chain(step, place, arithmetic, why);
     if (!chain) return std::nullopt;

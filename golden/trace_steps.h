@@ -17,6 +17,15 @@
 
 namespace touchstone {
 
+/// What a faulty pass may read in place of what it should: other weights, rows, choices.
+struct OtherReading {
+    int weight_layers = 0;          ///< added to the layer whose weights are read
+    int64_t window_positions = 0;   ///< added to the positions of the window's slots
+    bool first_slot_stale = false;  ///< the window's first slot holds the position before it
+    std::optional<int> index_key_source = {}, top_k_source = {}, kv_source = {};  ///< not the layer's own
+    bool fill_with_masked = false;  ///< masked rows may fill a list that the pool leaves short
+};
+
 /// Where a step is run, and what it finds there.
 struct StepPlace {
     const TracedPass& theirs;
@@ -27,9 +36,13 @@ struct StepPlace {
     int64_t rows;                  ///< that the step makes: the call's last ones
     int64_t row = -1;              ///< of a step that runs row by row, which of them
     const Tensor* link = nullptr;  ///< what the link before has made
+    OtherReading reading = {};     ///< of a hypothesis
 
     const ModelConfig& config() const { return theirs.config(); }
     const LayerRole& role() const { return roles[static_cast<size_t>(layer)]; }
+    int index_key_source() const { return reading.index_key_source.value_or(role().index_key_source); }
+    int top_k_source() const { return reading.top_k_source.value_or(role().top_k_source); }
+    int kv_source() const { return reading.kv_source.value_or(role().kv_source); }
     const TracedCall& where() const { return theirs.calls()[call]; }
     /// Of the row of a row-by-row step.
     int64_t position() const { return where().end() - rows + row; }
@@ -105,7 +118,8 @@ std::optional<ChainRun> run_chain(const Step& step, const StepPlace& place, Arit
 Tensor run_links_from(const ChainRun& chain, size_t first, const Tensor& made, Arithmetic arithmetic);
 
 /// The whole tensor, of type and shape of theirs: every row, short ones filled up as traces are.
-std::optional<Tensor> run_step(const Step& step, StepPlace place, Arithmetic arithmetic, std::string& why);
+std::optional<Tensor> run_step(const Step& step, const StepPlace& place, Arithmetic arithmetic,
+                               std::string& why);
 
 /// Rows of different widths under one another, filled up as traces fill them: -infinity, or -1.
 Tensor stacked(const std::vector<Tensor>& rows, const Tensor& as);

@@ -69,7 +69,8 @@ std::optional<WindowRows> window_rows(const StepPlace& place) {
     const Tensor* own = place.theirs.tensor(place.call, place.layer, "attn.window_kv");
     if (own == nullptr) return std::nullopt;
     WindowRows held{place.where().end() - own->shape.front(), *own, place.call == 0};
-    const int64_t wanted = place.position() - place.config().sliding_window + 1;
+    // One more than the window, for hypotheses about it.
+    const int64_t wanted = place.position() - place.config().sliding_window;
     for (size_t call = place.call; call-- > 0 && held.first > wanted;) {
         const Tensor* part = place.theirs.tensor(call, place.layer, "attn.window_kv");
         const int64_t end = place.theirs.calls()[call].end();
@@ -96,8 +97,10 @@ bool add_window(const StepPlace& place, AttentionEntries& entries) {
         window->first == place.theirs.calls().front().first_position)
         return false;
     const auto values = window->rows.view<float>();
-    for (int64_t position = begin; position <= place.position(); ++position) {
-        const bool there = position >= window->first;
+    for (int64_t slot = begin; slot <= place.position(); ++slot) {
+        const bool stale = place.reading.first_slot_stale && slot == begin;
+        const int64_t position = slot + place.reading.window_positions - (stale ? 1 : 0);
+        const bool there = position >= window->first && position < place.where().end();
         entries.valid.push_back(there ? 1 : 0);
         for (int64_t d = 0; d < dim; ++d)
             entries.rows.push_back(
@@ -110,14 +113,13 @@ bool add_window(const StepPlace& place, AttentionEntries& entries) {
 bool add_selected(const StepPlace& place, AttentionEntries& entries) {
     if (place.role().compress_ratio == 0) return true;
     StepPlace source = place;
-    source.layer = place.role().top_k_source;
+    source.layer = place.top_k_source();
     const std::optional<Tensor> selected = traced_row("attn.indexer.selected")(source);
     if (!selected) return false;
     int64_t most = -1;
     for (const int32_t row : std::as_const(*selected).view<int32_t>()) most = std::max<int64_t>(most, row);
     if (most < 0) return true;
-    const std::optional<Tensor> rows =
-        source_rows(place, place.role().kv_source, "attn.compressed_kv", most + 1);
+    const std::optional<Tensor> rows = source_rows(place, place.kv_source(), "attn.compressed_kv", most + 1);
     if (!rows) return false;
     const int64_t dim = place.config().head_dim;
     for (const int32_t row : std::as_const(*selected).view<int32_t>()) {

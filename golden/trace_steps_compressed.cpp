@@ -198,7 +198,7 @@ std::optional<Tensor> visible_keys(const StepPlace& place) {
     const int64_t visible = visible_rows(place), width = place.config().index_head_dim;
     if (visible == 0) return make_tensor("keys", "BF16", {1, width});
     const std::optional<Tensor> keys =
-        source_rows(place, place.role().index_key_source, "attn.indexer.key", visible);
+        source_rows(place, place.index_key_source(), "attn.indexer.key", visible);
     if (!keys) return std::nullopt;
     return as_bf16(*keys);
 }
@@ -283,11 +283,26 @@ std::optional<Tensor> visible_counts(const StepPlace& place) {
 }
 
 /// 1 inside the blocks that the pool's builder kept, where the layer is bound to them.
+std::optional<Tensor> selectable(const StepPlace& place);
+
+/// As the released code orders them: masked rows behind all others, but there.
+std::optional<Tensor> ordered_scores(const StepPlace& place) {
+    std::optional<Tensor> scores = all_scores(place);
+    if (!scores || !place.reading.fill_with_masked) return scores;
+    StepPlace masked = place;
+    masked.reading = {};
+    const std::optional<Tensor> mask = selectable(masked);
+    if (!mask) return std::nullopt;
+    for (size_t i = 0; i < mask->bytes.size(); ++i)
+        if (mask->view<uint8_t>()[i] == 0) scores->view<float>()[i] = -std::numeric_limits<float>::infinity();
+    return scores;
+}
+
 std::optional<Tensor> selectable(const StepPlace& place) {
     const std::optional<Tensor> scores = all_scores(place);
     if (!scores) return std::nullopt;
     const int64_t columns = scores->shape[1];
-    if (place.role().pool != PoolRole::restricted)
+    if (place.role().pool != PoolRole::restricted || place.reading.fill_with_masked)
         return make_tensor("mask", "U8", {place.rows, columns}, std::byte{1});
     StepPlace builder = place;
     builder.layer = static_cast<int>(place.config().candidate_source_layer_id);
@@ -307,7 +322,7 @@ std::optional<Tensor> selectable(const StepPlace& place) {
 Step selected_step() {
     return {"attn.indexer.selected",
             {{"top_k",
-              {{"scores", all_scores}, {"visible", visible_counts}, {"mask", selectable}},
+              {{"scores", ordered_scores}, {"visible", visible_counts}, {"mask", selectable}},
               [](const StepPlace& place) {
                   return fmt::format("k={},order=ascending", place.config().index_topk);
               },

@@ -54,8 +54,7 @@ std::optional<std::vector<int64_t>> asked_rows(const StepPlace& place) {
     std::vector<int64_t> rows(values.begin(), values.end());
     std::ranges::sort(rows);
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-    const int64_t table =
-        place.weights.spec(fmt::format("layers.{}.engram.embed.weight", place.layer)).shape[0];
+    const int64_t table = place.weights.spec(layer_weight_name(place, "engram.embed.weight")).shape[0];
     if (!rows.empty() && (rows.front() < 0 || rows.back() >= table)) return std::nullopt;
     return rows;
 }
@@ -66,7 +65,7 @@ Origin table_part(const char* name) {
     return [name](const StepPlace& place) -> std::optional<Tensor> {
         const std::optional<std::vector<int64_t>> rows = asked_rows(place);
         if (!rows) return std::nullopt;
-        const std::string full = fmt::format("layers.{}.engram.embed.{}", place.layer, name);
+        const std::string full = layer_weight_name(place, fmt::format("engram.embed.{}", name));
         const TensorSpec& spec = place.weights.spec(full);
         const std::span<const T> values = place.weights.values<T>(full);
         const auto width = static_cast<size_t>(spec.shape[1]);

@@ -61,7 +61,7 @@ Origin chosen_weights(const char* name) {
         std::optional<Tensor> all;
         for (const int32_t id : *ids) {
             Tensor one = weight_tensor(place.weights,
-                                       fmt::format("layers.{}.ffn.experts.{}.{}", place.layer, id, name));
+                                       layer_weight_name(place, fmt::format("ffn.experts.{}.{}", id, name)));
             one.shape.insert(one.shape.begin(), 1);
             if (all)
                 append_rows(*all, one);

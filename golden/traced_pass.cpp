@@ -76,7 +76,10 @@ std::optional<std::vector<int64_t>> shape_as_declared(const TracedTensor& declar
             shape.push_back(extent == visible_width ? width : extent);
         if (product(shape, 1) == width) return shape;
     }
-    return std::nullopt;
+    if (stored.empty() || product(stored) != 0) return std::nullopt;
+    std::vector<int64_t> nothing{0};
+    for (const int64_t extent : declared.row_shape) nothing.push_back(std::max<int64_t>(extent, 0));
+    return nothing;
 }
 
 int64_t rows_in(const TensorView& stored, const TracedTensor& declared) {
@@ -178,6 +181,7 @@ const Tensor* TracedPass::tensor(size_t call, int layer, std::string_view name) 
     const TensorView* found = stored(call, layer, name);
     if (found == nullptr) return nullptr;
     const std::string full = calls_[call].prefix + traced_name(layer, name);
+    const std::lock_guard lock(*converting_);
     if (const auto known = converted_.find(full); known != converted_.end()) return &known->second;
     const TracedTensor& as = *declared(traced_name(layer, name));
     return &converted_.emplace(full, converted(*found, as, *shape_as_declared(as, found->shape)))

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +24,7 @@ struct TracedCall {
     int64_t end() const { return first_position + rows; }
 };
 
-/// Tensors of a trace under the names of trace_path. One thread at a time.
+/// Tensors of a trace under the names of trace_path. May be read from any thread.
 class TracedPass {
   public:
     /// `tensors` point into memory that outlives this; `where` names them in messages. Throws UserError for a
@@ -44,7 +46,7 @@ class TracedPass {
     int64_t rows(size_t call, int layer, std::string_view name) const;
     /// The stored bytes, for hashes; nullptr where the trace does not have it.
     const TensorView* stored(size_t call, int layer, std::string_view name) const;
-    /// Tensors given out so far leave memory.
+    /// Tensors given out so far leave memory: nobody may be reading one.
     void forget() const { converted_.clear(); }
 
   private:
@@ -60,6 +62,7 @@ class TracedPass {
     std::vector<TracedCall> calls_;
     std::vector<std::string> unknown_;
     mutable std::map<std::string, Tensor, std::less<>> converted_;
+    std::unique_ptr<std::mutex> converting_ = std::make_unique<std::mutex>();
 };
 
 /// Tensors that own their bytes, seen as those of a file.
