@@ -154,6 +154,21 @@ int run_op(const OpOptions& options);
 /// nothing could be compared. Throws UserError as below.
 int run_bisect(const BisectOptions& options);
 
+struct CompareCommandOptions {
+    std::string expected, got;  ///< files or folders
+    std::string tensor;
+    std::vector<std::string> tolerances, layouts, scores;
+    std::string map;
+    std::string allow_mistrusted;
+    std::string html, svg;
+    bool all = false;
+    OutputFormat output;
+};
+/// Exit code 0, 1 when a tensor fails or is mistrusted, or 3 when there is nothing to compare.
+int run_compare(const CompareCommandOptions& options);
+/// Tolerances and layouts, for --help.
+std::string compare_help();
+
 /// Each writes its result to stdout, whole or not at all. Throws UserError for what the user can mend.
 void run_kv(const KvOptions& options);
 void run_layers(const LayersOptions& options);

@@ -290,7 +290,7 @@ void add_bisect_command(CLI::App& app, int& exit_code) {
     command->add_option("--weights-seed", options->weights_seed,
                         "Of a preset's weights (default: what the trace says)");
     command->add_option("--map", options->map,
-                        "File of name pairs, THEIRS then ours, a pair a line: a tensor under another name");
+                        "File that translates THEIRS' names, a rule a line");
     command->add_option(
         "--arithmetic", options->arithmetic,
         "Of the reference: exact, hopper or released_hopper (default: what the trace says, or "
@@ -312,6 +312,47 @@ void add_bisect_command(CLI::App& app, int& exit_code) {
         "  touchstone bisect theirs.safetensors --svg growth.svg\n"
         "  touchstone bisect --case 'rms_norm(rows=3,width=5120,seed=7)' outputs.safetensors");
     command->callback([options, &exit_code] { exit_code = run_bisect(*options); });
+}
+
+void add_compare_options(CLI::App& command, CompareCommandOptions& options) {
+    const auto several = [&command](const char* name, std::vector<std::string>& values, const char* text) {
+        command.add_option(name, values, text)->allow_extra_args(false);
+    };
+    command.add_option("--tensor", options.tensor, "Regular expression: only tensors that it fits");
+    several("--tolerance", options.tolerances, "Tolerance of all tensors, or REGEX:TOLERANCE; default: bit");
+    command.add_option("--map", options.map, "File that translates B's names, a rule a line");
+    several("--layout", options.layouts, "NAME=LAYOUT of a tensor of B (NAME=A:LAYOUT: of A)");
+    several(
+        "--scores", options.scores,
+        "NAME=SCORES: the scores that an index tensor was selected from (known by themselves: selected and "
+        "indices by scores, experts by gate_scores)");
+    command.add_option("--allow-mistrusted", options.allow_mistrusted,
+                       "Regular expression: tensors whose expectation may be constant, empty or not finite");
+    command.add_option("--html", options.html, "Write a page for a browser");
+    command.add_option("--svg", options.svg, "Write a plot of errors by tensor and row");
+    command.add_flag("--all", options.all, "Show equal tensors too");
+}
+
+void add_compare_command(CLI::App& app, int& exit_code) {
+    auto options = std::make_shared<CompareCommandOptions>();
+    CLI::App* command = app.add_subcommand(
+        "compare", "Two tensor files: bit for bit, or within a tolerance; which, where and how far (exit 1)");
+    command->add_option("A", options->expected, "What is expected: safetensors, npy, or a folder of them")
+        ->required();
+    command->add_option("B", options->got, "What is held against it")->required();
+    add_compare_options(*command, *options);
+    CLI::Option* json_flag =
+        command->add_flag("--json", options->output.json, "One JSON object (schema touchstone.compare/1)");
+    command->add_flag("--csv", options->output.csv, "A row for every tensor as CSV")->excludes(json_flag);
+    command->footer([] {
+        return compare_help() +
+               "Examples:\n"
+               "  touchstone compare golden/parity/official_tiny golden/parity/official_tiny --tolerance "
+               "bit\n"
+               "  touchstone compare golden/parity/official_tiny/smooth.safetensors "
+               "golden/parity/official_tiny/smooth.safetensors --html report.html";
+    });
+    command->callback([options, &exit_code] { exit_code = run_compare(*options); });
 }
 
 void add_gpu_probe(CLI::App& gpu, int& exit_code) {
@@ -393,6 +434,7 @@ int main(int argc, char** argv) {
     add_checkpoint_command(app, exit_code);
     add_op_command(app, exit_code);
     add_bisect_command(app, exit_code);
+    add_compare_command(app, exit_code);
     add_gpu_command(app, exit_code);
     app.footer(
         "Every command has --help with examples and --json; those that print tables have --csv.\n"

@@ -8,20 +8,13 @@
 #include <vector>
 
 #include "golden/difference.h"
+#include "golden/difference_block.h"
 #include "golden/difference_parts.h"
 #include "golden/element_types.h"
 
 namespace touchstone::difference_parts {
 
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
-
-/// Element i; elements of a file need not be aligned.
-template <class Bits>
-Bits load(const std::byte* bytes, int64_t i) {
-    Bits bits;
-    std::memcpy(&bits, bytes + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
-    return bits;
-}
 
 /// Zeros and non-finite elements of a run, counted in the element's own width so that many lanes fit a
 /// register. At most 255 elements, which every width can count.
@@ -62,12 +55,6 @@ double sum_of_squares(const std::byte* bytes, int64_t count) {
     return lanes[0];
 }
 
-inline int bin_of(int64_t ulp) {
-    int bin = 0;
-    while (bin < std::ssize(ulp_bin_ends) && ulp > ulp_bin_ends[static_cast<size_t>(bin)]) ++bin;
-    return bin;
-}
-
 /// The comparison of two tensors of one type.
 template <class Type>
 class Comparison {
@@ -79,6 +66,7 @@ class Comparison {
         : expected_(expected),
           got_(got),
           tolerance_(tolerance),
+          limits_(tolerance),
           after_piece_(after_piece),
           pieces_(expected.shape, width, expected.elements()),
           sums_(static_cast<size_t>(pieces_.count)) {
@@ -199,7 +187,9 @@ class Comparison {
         for (int64_t begin = pieces_.begin(piece); begin < pieces_.end(piece); begin += columns) {
             const double squares = sum_of_squares<Type>(expected_at(begin), columns);
             sums.squares += squares;
-            const int64_t special = not_finite(begin, begin + columns);
+            const int64_t special = sums.finite == pieces_.end(piece) - pieces_.begin(piece)
+                                        ? 0
+                                        : not_finite(begin, begin + columns);
             const Range range{begin, begin + columns, rms_of(squares, columns - special), squares,
                               special != 0};
             tally.counts.differing_rows += measure(range, sums, tally) ? 1 : 0;
@@ -223,7 +213,7 @@ class Comparison {
 
     /// Whether any element of the range differs.
     bool measure(const Range& range, PieceSums& sums, Tally& tally) {
-        constexpr int64_t step = 32;
+        constexpr int64_t step = Block<Type>::size;
         int64_t& identical = tally.counts.identical;
         const int64_t identical_before = identical;
         bool lost = false;
@@ -232,11 +222,66 @@ class Comparison {
             if (same_bytes(i, stop) && !range.has_special)
                 identical += stop - i;
             else
-                for (int64_t j = i; j < stop; ++j)
-                    if (!measure_element(j, range.rms, sums, tally)) lost = true;
+                lost |= measure_block(i, stop, range.rms, sums, tally);
         }
         sums.pair_squares += lost ? squares_of_finite_pairs(range) : range.squares;
         return identical - identical_before < range.end - range.begin;
+    }
+
+    /// Whether a finite expected element has a partner that is not.
+    bool measure_block(int64_t begin, int64_t end, double rms, PieceSums& sums, Tally& tally) {
+        Block<Type> block;
+        block.read(expected_at(begin), got_at(begin), end - begin);
+        bool lost = false;
+        int64_t finite = end - begin;
+        if (block.has_special())
+            for (int64_t i = 0; i < end - begin; ++i) {
+                if (Type::finite(block.expected[i]) && Type::finite(block.got[i])) continue;
+                lost |= Type::finite(block.expected[i]);
+                take_special(begin + i, block.expected[i], block.got[i], tally);
+                block.expected[i] = block.got[i] = 0;
+                --finite;
+            }
+        block.measure(rms, limits_, sums);
+        const int64_t differing = Block<Type>::count(block.differs);
+        tally.counts.identical += finite - differing;
+        if (differing != 0) take_block(begin, block, differing, tally);
+        return lost;
+    }
+
+    void take_block(int64_t begin, const Block<Type>& block, int64_t differing, Tally& tally) {
+        Difference& counts = tally.counts;
+        count_ulps(block, differing, counts);
+        counts.outside += Block<Type>::count(block.outside);
+        counts.largest_absolute = std::max(counts.largest_absolute, Block<Type>::largest(block.distances));
+        counts.largest_relative = std::max(counts.largest_relative, block.largest_relative());
+        const double largest_of_rms = Block<Type>::largest(block.of_rms);
+        counts.largest_of_rms = std::max(counts.largest_of_rms, largest_of_rms);
+        int i = 0;
+        while (block.differs[i] == 0) ++i;
+        tally.take_first(begin + i);
+        // Elements are looked at one by one where one of them may be worse than what is known.
+        if (limits_.exact && largest_of_rms < tally.outside.severity) return;
+        for (; i < Block<Type>::size; ++i) {
+            if (block.differs[i] == 0) continue;
+            if (block.outside[i] == 0)
+                tally.inside.take(begin + i, block.of_rms[i]);
+            else
+                tally.outside.take(begin + i, limits_.exact ? block.of_rms[i] : excess_of(block, i));
+        }
+    }
+
+    /// How many times the nearest limit an element outside all of them is away.
+    double excess_of(const Block<Type>& block, int i) const {
+        const double by_ulp = static_cast<double>(block.ulps[i]) / static_cast<double>(limits_.ulp);
+        const double by_rms = block.of_rms[i] / limits_.rms;
+        const double by_absolute =
+            block.distances[i] / (limits_.absolute + limits_.relative * block.magnitudes[i]);
+        double excess = infinity;
+        if (tolerance_.ulp) excess = std::min(excess, by_ulp);
+        if (tolerance_.rms) excess = std::min(excess, by_rms);
+        if (tolerance_.absolute || tolerance_.relative) excess = std::min(excess, by_absolute);
+        return excess;
     }
 
     double squares_of_finite_pairs(const Range& range) const {
@@ -264,64 +309,16 @@ class Comparison {
                      counts.negative_infinity);
     }
 
-    /// False where the expected element is finite and the other is not.
-    bool measure_element(int64_t index, double rms, PieceSums& sums, Tally& tally) {
-        const Bits e = expected_bits(index), g = got_bits(index);
+    /// An element that is not finite in one or both.
+    static void take_special(int64_t index, Bits e, Bits g, Tally& tally) {
         count_special(e, g, tally.counts);
         if (e == g || (Type::nan(e) && Type::nan(g))) {
             ++tally.counts.identical;
-        } else if (Type::finite(e) && Type::finite(g)) {
-            measure_finite(index, rms, sums, tally);
-        } else {
-            tally.take_first(index);
-            ++tally.counts.outside;
-            tally.outside.take(index, infinity);
-            return !Type::finite(e);
+            return;
         }
-        return true;
-    }
-
-    void measure_finite(int64_t index, double rms, PieceSums& sums, Tally& tally) {
-        Difference& counts = tally.counts;
-        const Bits e = expected_bits(index), g = got_bits(index);
-        const double expected = Type::value(e), got = Type::value(g);
-        const double distance = Type::absolute_difference(e, g);
-        const double magnitude = std::abs(expected);
-        const int64_t ulp = Type::distance(e, g);
-        // A row without magnitude, or of more than a double holds, lets nothing pass.
-        const double of_rms = distance == 0 ? 0 : rms > 0 && rms < infinity ? distance / rms : infinity;
-        sums.differences += distance * distance;
-        sums.partner_excess += (got - expected) * (got + expected);
-        counts.zero_signs += Type::zero(e) && Type::zero(g);
-        ++counts.ulp_bins[static_cast<size_t>(bin_of(ulp))];
-        counts.largest_ulp = std::max(counts.largest_ulp, ulp);
-        counts.largest_absolute = std::max(counts.largest_absolute, distance);
-        if (magnitude > 0) counts.largest_relative = std::max(counts.largest_relative, distance / magnitude);
-        counts.largest_of_rms = std::max(counts.largest_of_rms, of_rms);
         tally.take_first(index);
-        const double excess = excess_of(ulp, distance, magnitude, of_rms);
-        if (excess <= 1) {
-            tally.inside.take(index, of_rms);
-        } else {
-            ++counts.outside;
-            tally.outside.take(index, tolerance_.exact() ? of_rms : excess);
-        }
-    }
-
-    /// How many times the nearest limit an element is away: it passes at most at 1.
-    double excess_of(int64_t ulp, double distance, double magnitude, double of_rms) const {
-        double excess = infinity;
-        const auto against = [&excess](double value, double limit) {
-            if (value <= limit)
-                excess = std::min(excess, 1.0);
-            else
-                excess = std::min(excess, std::max(value / limit, std::nextafter(1.0, 2.0)));
-        };
-        if (tolerance_.ulp) against(static_cast<double>(ulp), static_cast<double>(*tolerance_.ulp));
-        if (tolerance_.rms) against(of_rms, *tolerance_.rms);
-        if (tolerance_.absolute || tolerance_.relative)
-            against(distance, tolerance_.absolute.value_or(0) + tolerance_.relative.value_or(0) * magnitude);
-        return excess;
+        ++tally.counts.outside;
+        tally.outside.take(index, infinity);
     }
 
     Difference result() {
@@ -372,6 +369,7 @@ class Comparison {
     const TensorView& expected_;
     const TensorView& got_;
     const Tolerance& tolerance_;
+    const Limits limits_;
     const AfterPiece& after_piece_;
     Pieces pieces_;
     std::vector<PieceSums> sums_;

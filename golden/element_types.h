@@ -4,22 +4,37 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <type_traits>
 
 #include "reference/io/tensor_view.h"
 #include "reference/numerics/small_float.h"
 
 namespace touchstone::element_types {
 
-inline constexpr int64_t largest_distance = std::numeric_limits<int64_t>::max();
+/// Elements as signed integers in the order of their values, and distances of those: 32 bits where they
+/// suffice, because vectors hold twice as many.
+template <class Bits>
+using Place = std::conditional_t<sizeof(Bits) == 8, int64_t, int32_t>;
+template <class Bits>
+using Distance = std::make_unsigned_t<Place<Bits>>;
 
-/// The distance of two unsigned integers, cut at largest_distance.
-constexpr int64_t capped_distance(uint64_t a, uint64_t b) {
-    const uint64_t distance = a > b ? a - b : b - a;
-    return static_cast<int64_t>(distance < uint64_t{largest_distance} ? distance
-                                                                      : uint64_t{largest_distance});
+template <class Type>
+constexpr Distance<typename Type::Bits> distance(typename Type::Bits a, typename Type::Bits b) {
+    using Unsigned = Distance<typename Type::Bits>;
+    const auto x = Type::place(a), y = Type::place(b);
+    const Unsigned up = static_cast<Unsigned>(y) - static_cast<Unsigned>(x);
+    const Unsigned down = static_cast<Unsigned>(x) - static_cast<Unsigned>(y);
+    return x < y ? up : down;
+}
+
+template <class Type>
+double absolute_difference(typename Type::Bits a, typename Type::Bits b) {
+    if constexpr (Type::is_float) return std::abs(Type::value(a) - Type::value(b));
+    return static_cast<double>(distance<Type>(a, b));  // doubles would lose the difference of large integers
 }
 
 /// Values of all codes of a type of `bits` bits, made from a function of one code.
@@ -81,12 +96,9 @@ struct SignMagnitude {
     static constexpr bool negative(Bits bits) { return (bits & sign_bit) != 0; }
     static constexpr double value(Bits bits) { return decode(bits); }
     /// -0 and +0 are the same place.
-    static constexpr int64_t distance(Bits a, Bits b) {
-        if (negative(a) == negative(b)) return capped_distance(magnitude(a), magnitude(b));
-        return capped_distance(uint64_t{magnitude(a)} + magnitude(b), 0);
-    }
-    static constexpr double absolute_difference(Bits a, Bits b) {
-        return value(a) < value(b) ? value(b) - value(a) : value(a) - value(b);
+    static constexpr Place<Bits> place(Bits bits) {
+        const auto up = static_cast<Place<Bits>>(magnitude(bits));
+        return negative(bits) ? -up : up;
     }
 };
 
@@ -110,10 +122,7 @@ struct F8E8m0 {
     static constexpr bool nan(Bits bits) { return bits == 255; }
     static constexpr bool negative(Bits) { return false; }
     static constexpr double value(Bits bits) { return static_cast<double>(to_float(E8m0{bits})); }
-    static constexpr int64_t distance(Bits a, Bits b) { return capped_distance(a, b); }
-    static constexpr double absolute_difference(Bits a, Bits b) {
-        return a < b ? value(b) - value(a) : value(a) - value(b);
-    }
+    static constexpr Place<Bits> place(Bits bits) { return bits; }
 };
 
 /// An integer; BOOL is one of the two values that its byte may have, compared as the byte.
@@ -128,18 +137,11 @@ struct Integer {
     static constexpr bool nan(Bits) { return false; }
     static constexpr bool negative(Bits bits) { return static_cast<ValueType>(bits) < 0; }
     static constexpr double value(Bits bits) { return static_cast<double>(static_cast<ValueType>(bits)); }
-    static constexpr int64_t distance(Bits a, Bits b) { return capped_distance(ordered(a), ordered(b)); }
-    /// Of the integers: a difference of doubles would lose that of large ones.
-    static constexpr double absolute_difference(Bits a, Bits b) {
-        const uint64_t x = ordered(a), y = ordered(b);
-        return static_cast<double>(x < y ? y - x : x - y);
-    }
-
-  private:
-    /// Signed integers, moved up so that the lowest is 0.
-    static constexpr uint64_t ordered(Bits bits) {
-        constexpr uint64_t lowest = std::numeric_limits<ValueType>::min() < 0 ? uint64_t{1} << 63 : 0;
-        return static_cast<uint64_t>(static_cast<int64_t>(static_cast<ValueType>(bits))) + lowest;
+    /// Unsigned integers that fill a place are moved down.
+    static constexpr Place<Bits> place(Bits bits) {
+        constexpr bool moved = !std::is_signed_v<ValueType> && sizeof(Bits) == sizeof(Place<Bits>);
+        constexpr Bits sign_bit = moved ? Bits{1} << (8 * sizeof(Bits) - 1) : 0;
+        return static_cast<Place<Bits>>(static_cast<ValueType>(bits ^ sign_bit));
     }
 };
 

@@ -1,0 +1,111 @@
+// touchstone compare: is my tensor right?
+#include "cli/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "golden/compare_text.h"
+#include "reference/io/atomic_file.h"
+#include "reference/io/config_json.h"
+#include "reference/io/user_error.h"
+
+namespace touchstone::cli {
+
+namespace {
+
+/// A word as a POSIX shell reads it back.
+std::string shell_quoted(const std::string& word) {
+    const auto plain = [](char c) {
+        return std::string_view("-_./=,:+@%").find(c) != std::string_view::npos || (c >= '0' && c <= '9') ||
+               (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    };
+    if (!word.empty() && std::ranges::all_of(word, plain)) return word;
+    std::string text = "'";
+    for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return text + "'";
+}
+
+/// "NAME=VALUE".
+std::pair<std::string, std::string> split(const std::string& text, const std::string& option,
+                                          const std::string& expected) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+        throw UserError({quoted(text), option, expected, ""});
+    return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+/// "T" for every tensor, or "REGEX:T".
+std::pair<std::string, Tolerance> tolerance_rule(const std::string& text) {
+    const size_t colon = text.rfind(':');
+    if (colon == std::string::npos) return {"", parse_tolerance(text, "--tolerance")};
+    return {text.substr(0, colon), parse_tolerance(text.substr(colon + 1), "--tolerance")};
+}
+
+void add_layout(const std::string& text, touchstone::CompareOptions& options) {
+    auto [name, layout] = split(text, "--layout", "NAME=LAYOUT, or NAME=A:LAYOUT for the expectation");
+    const bool of_expected = layout.starts_with("A:");
+    options.layouts[{name, of_expected ? Side::expected : Side::got}] =
+        parse_layout(of_expected ? layout.substr(2) : layout, "--layout");
+}
+
+touchstone::CompareOptions library_options(const CompareCommandOptions& options) {
+    touchstone::CompareOptions result;
+    result.tensor_pattern = options.tensor;
+    result.allow_mistrusted = options.allow_mistrusted;
+    for (const std::string& text : options.tolerances) result.tolerances.push_back(tolerance_rule(text));
+    for (const std::string& text : options.layouts) add_layout(text, result);
+    for (const std::string& text : options.scores)
+        result.scores.insert(split(text, "--scores", "NAME=SCORES, names of tensors of A"));
+    if (!options.map.empty()) result.name_map = parse_name_map(read_config_file(options.map), options.map);
+    return result;
+}
+
+/// The command that compares the worst tensor alone; "" where nothing differs.
+std::string reproducer_of(const CompareCommandOptions& options, const CompareReport& report) {
+    const TensorComparison* worst = report.worst();
+    if (worst == nullptr) return "";
+    std::string text = fmt::format("touchstone compare {} {} --tensor {}", shell_quoted(options.expected),
+                                   shell_quoted(options.got), shell_quoted(pattern_of(worst->name)));
+    const auto add = [&text](std::string_view option, const std::string& value) {
+        if (!value.empty()) text += fmt::format(" {} {}", option, shell_quoted(value));
+    };
+    for (const std::string& tolerance : options.tolerances) add("--tolerance", tolerance);
+    add("--map", options.map);
+    for (const std::string& layout : options.layouts) add("--layout", layout);
+    for (const std::string& scores : options.scores) add("--scores", scores);
+    add("--allow-mistrusted", options.allow_mistrusted);
+    return text;
+}
+
+}  // namespace
+
+int run_compare(const CompareCommandOptions& options) {
+    const TensorFile expected(options.expected), got(options.got);
+    const CompareReport report = compare_files(expected, got, library_options(options));
+    const std::string reproducer = reproducer_of(options, report);
+    if (!options.html.empty()) write_file_atomically(options.html, compare_html(report, reproducer));
+    if (!options.svg.empty()) write_file_atomically(options.svg, compare_svg(report));
+    if (!options.output.json)
+        for (const std::string& warning : report.warnings)
+            fmt::print(stderr, "touchstone: warning: {}\n", warning);
+    write_result(options.output.json  ? to_text(compare_json(report, reproducer))
+                 : options.output.csv ? compare_table(report).csv()
+                                      : compare_text(report, options.all, reproducer));
+    return report.exit_code();
+}
+
+std::string compare_help() {
+    std::string text = "Tolerances, by name or as limits such as ulp=1,share=0.01:\n";
+    for (const ToleranceClass& known : tolerance_classes())
+        text += fmt::format("  {:<17} {:<36} {}\n", known.name, known.text, known.meaning);
+    text += "Layouts:\n";
+    for (const LayoutForm& form : layout_forms())
+        text += fmt::format("  {:<36} {}\n", form.form, form.meaning);
+    text += "A line of --map: model.layers.{n}.q = L{n:02}.attn.q [transpose]\n";
+    return text;
+}
+
+}  // namespace touchstone::cli

@@ -1,0 +1,17 @@
+// touchstone compare: the options it was given, and its report for programs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/table.h"
+#include "golden/compare.h"
+
+namespace touchstone::cli {
+
+/// Schema touchstone.compare/1.
+nlohmann::json compare_json(const CompareReport& report, const std::string& reproducer);
+/// One row a tensor.
+Table compare_table(const CompareReport& report);
+
+}  // namespace touchstone::cli

@@ -1,0 +1,347 @@
+#include "golden/compare.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "golden/compare_text.h"
+#include "reference/io/npy.h"
+#include "reference/io/safetensors_writer.h"
+#include "reference/io/user_error.h"
+#include "reference/numerics/small_float.h"
+
+using namespace touchstone;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder of this process that is removed at exit.
+const fs::path& scratch() {
+    static const struct Folder {
+        fs::path path = fs::temp_directory_path() / fmt::format("touchstone_compare_test_{}", getpid());
+        Folder() { fs::create_directories(path); }
+        ~Folder() { fs::remove_all(path); }
+    } folder;
+    return folder.path;
+}
+
+using Tensors = std::map<std::string, Tensor>;
+
+template <class T>
+Tensor tensor(const std::string& type, std::vector<int64_t> shape, const std::vector<T>& values) {
+    Tensor result{type, std::move(shape), std::vector<std::byte>(values.size() * sizeof(T))};
+    if (!values.empty()) std::memcpy(result.bytes.data(), values.data(), result.bytes.size());
+    return result;
+}
+
+Tensor f32(std::vector<int64_t> shape, const std::vector<float>& values) {
+    return tensor("F32", std::move(shape), values);
+}
+
+Tensor bf16(std::vector<int64_t> shape, const std::vector<float>& values) {
+    std::vector<uint16_t> bits;
+    for (float value : values) bits.push_back(bf16_from_float(value).bits);
+    return tensor("BF16", std::move(shape), bits);
+}
+
+Tensor i32(std::vector<int64_t> shape, const std::vector<int32_t>& values) {
+    return tensor("I32", std::move(shape), values);
+}
+
+fs::path write(const std::string& name, const Tensors& tensors,
+               const std::map<std::string, std::string>& metadata = {}) {
+    const fs::path path = scratch() / name;
+    std::vector<SafetensorsDeclaration> declarations;
+    for (const auto& [key, value] : tensors) declarations.push_back({key, value.type, value.shape});
+    SafetensorsWriter writer(path, declarations, metadata);
+    for (const SafetensorsDeclaration& declaration : writer.tensors())
+        writer.write(declaration.name, tensors.at(declaration.name).bytes);
+    writer.finish();
+    return path;
+}
+
+CompareReport compare(const Tensors& expected, const Tensors& got, const CompareOptions& options = {}) {
+    const TensorFile a(write("a.safetensors", expected)), b(write("b.safetensors", got));
+    return compare_files(a, b, options);
+}
+
+TensorComparison compare_one(const Tensor& expected, const Tensor& got,
+                             const std::string& tolerance = "bit") {
+    CompareOptions options;
+    options.tolerances = {{"", parse_tolerance(tolerance, "test")}};
+    return compare({{"x", expected}}, {{"x", got}}, options).tensors.at(0);
+}
+
+template <class Call>
+std::string refusal(Call call) {
+    try {
+        call();
+    } catch (const UserError& error) {
+        return fmt::format("{} | {} | {} | {}", error.parts().what, error.parts().where,
+                           error.parts().expected, error.parts().remedy);
+    }
+    return "";
+}
+
+bool contains(const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+}
+
+TensorView view(const Tensor& tensor) {
+    return {tensor.type, tensor.shape, tensor.bytes};
+}
+
+}  // namespace
+
+TEST_CASE("compare: verdicts of one tensor, and the exit code of all") {
+    const Tensor x = f32({2, 2}, {1, 2, 3, 4}), near = f32({2, 2}, {1, 2, 3, 4.001f});
+    CHECK(compare_one(x, x).verdict == Verdict::equal);
+    CHECK(compare_one(x, near).verdict == Verdict::failed);
+    CHECK(compare_one(x, near, "abs=0.01").verdict == Verdict::passed);
+    CHECK(compare_one(x, near, "abs=0.0001").verdict == Verdict::failed);
+    CHECK(compare({{"x", x}}, {{"x", x}}).exit_code() == 0);
+    CHECK(compare({{"x", x}}, {{"x", near}}).exit_code() == 1);
+    const CompareReport nothing = compare({}, {{"x", x}});
+    CHECK(nothing.exit_code() == 3);
+    CHECK(verdict_text(nothing) == "INCOMPLETE");
+}
+
+TEST_CASE("compare: a missing tensor fails and its near name is shown, an extra one is a warning") {
+    const Tensor x = f32({2}, {1, 2});
+    const CompareReport report =
+        compare({{"attention", x}, {"x", x}}, {{"atention", x}, {"more", x}, {"x", x}});
+    REQUIRE(report.tensors.size() == 2);
+    CHECK(report.exit_code() == 1);
+    CHECK(report.tensors[0].verdict == Verdict::failed);
+    CHECK(contains(report.tensors[0].reason, "missing in"));
+    CHECK(contains(report.tensors[0].reason, "did you mean \"atention\"?"));
+    REQUIRE(report.warnings.size() == 1);
+    CHECK(contains(report.warnings[0], "has 2 tensors beside what is expected: atention, more"));
+    const CompareReport foreign = compare({{"attention", x}}, {{"model.attn", x}});
+    CHECK(foreign.exit_code() == 3);
+    CHECK(contains(foreign.warnings.at(1), "--map"));
+}
+
+TEST_CASE("compare: other types and shapes are named, both sides") {
+    const TensorComparison type = compare_one(f32({2}, {1, 2}), bf16({2}, {1, 2}));
+    CHECK(type.verdict == Verdict::failed);
+    CHECK(type.reason == "type: expected F32, got BF16");
+    const TensorComparison shape = compare_one(f32({2, 1}, {1, 2}), f32({1, 2}, {1, 2}));
+    CHECK(shape.verdict == Verdict::failed);
+    CHECK(shape.reason == "shape: expected [2, 1], got [1, 2]");
+}
+
+TEST_CASE("compare: an expectation that proves nothing is mistrusted, unless it is allowed") {
+    const float nan = std::nanf("");
+    const std::pair<Tensor, const char*> doubtful[]{
+        {f32({3}, {0, 0, 0}), "all zeros"},
+        {f32({3}, {2, 2, 2}), "one value"},
+        {f32({3}, {nan, nan, nan}), "finite"},
+        {f32({0, 4}, {}), "empty"},
+    };
+    for (const auto& [x, words] : doubtful) {
+        CAPTURE(words);
+        const TensorComparison found = compare_one(x, x);
+        CHECK(found.verdict == Verdict::mistrusted);
+        CHECK(contains(found.reason, words));
+        CompareOptions options;
+        options.allow_mistrusted = "^x$";
+        CHECK(compare({{"x", x}}, {{"x", x}}, options).exit_code() == 0);
+        CHECK(compare({{"x", x}}, {{"x", x}}).exit_code() == 1);
+    }
+    CHECK(compare_one(f32({}, {2}), f32({}, {2})).verdict == Verdict::equal);
+    CHECK(compare_one(f32({2}, {0, 0}), f32({2}, {0, 1})).verdict == Verdict::failed);
+}
+
+TEST_CASE("compare: tolerances by pattern, the last that fits counts") {
+    const Tensor x = f32({2}, {1, 2}), y = f32({2}, {1, 2.5f});
+    CompareOptions options;
+    options.tolerances = {{"", parse_tolerance("abs=1", "t")}, {"^b", parse_tolerance("bit", "t")}};
+    const CompareReport report = compare({{"a", x}, {"b", x}}, {{"a", y}, {"b", y}}, options);
+    CHECK(report.tensors[0].verdict == Verdict::passed);
+    CHECK(report.tensors[1].verdict == Verdict::failed);
+    options.tolerances = {{"^c", {}}};
+    CHECK(contains(refusal([&] { compare({{"a", x}}, {{"a", y}}, options); }), "no tensor fits \"^c\""));
+    options.tolerances = {{"(", {}}};
+    CHECK(contains(refusal([&] { compare({{"a", x}}, {{"a", y}}, options); }), "no regular expression"));
+}
+
+TEST_CASE("compare: the smallest tolerances that pass do pass, and smaller ones do not") {
+    const Tensor e = f32({2, 3}, {1, 2, 3, 40, 50, 60});
+    const Tensor g = f32({2, 3}, {1, 2.25f, 3, 40, 51, 60});
+    const MinimumTolerances minimum = compare_one(e, g).minimum;
+    CHECK(minimum.absolute == 1);
+    CHECK(minimum.relative == 0.125);
+    for (const char* key : {"ulp", "abs", "rel", "rms"}) {
+        CAPTURE(key);
+        const std::string_view name(key);
+        const double limit = name == "ulp"   ? static_cast<double>(minimum.ulp)
+                             : name == "abs" ? minimum.absolute
+                             : name == "rel" ? minimum.relative
+                                             : minimum.rms;
+        CHECK(compare_one(e, g, fmt::format("{}={}", key, limit)).verdict == Verdict::passed);
+        const double below = name == "ulp" ? limit - 1 : std::nextafter(limit, 0);
+        CHECK(compare_one(e, g, fmt::format("{}={}", key, below)).verdict == Verdict::failed);
+    }
+}
+
+TEST_CASE("compare: neighbouring fp4 codes are caught and said") {
+    const Tensor e = tensor<uint8_t>("U8", {2, 2}, {0x21, 0x43, 0x98, 0x07}),
+                 g = tensor<uint8_t>("U8", {2, 2}, {0x12, 0x34, 0x89, 0x80});
+    CompareOptions options;
+    options.layouts[{"x", Side::got}] = parse_layout("fp4 high", "test");
+    const CompareReport report = compare({{"x", e}}, {{"x", g}}, options);
+    const TensorComparison& found = report.tensors.at(0);
+    CHECK(found.type == "E2M1");
+    CHECK(found.shape == std::vector<int64_t>{2, 4});
+    CHECK(found.verdict == Verdict::failed);
+    CHECK(found.difference->identical == 7);
+    CHECK(found.difference->first.index == 6);
+    const Tensor next = tensor<uint8_t>("U8", {2, 2}, {0x12, 0x35, 0x89, 0x70});
+    const TensorComparison neighbour = compare({{"x", e}}, {{"x", next}}, options).tensors.at(0);
+    CHECK(contains(neighbour.reason, "one fp4 code apart"));
+    CHECK(bits_text("E2M1", 11) == "0xB = 1 01 1");
+}
+
+TEST_CASE("compare: the value before rounding tells a tie from a bug") {
+    // 1 and 1 + 2^-7 are neighbours in bf16; halfway lies 1 + 2^-8.
+    const Tensor e = bf16({2}, {1, 2}), g = bf16({2}, {1.0078125f, 2});
+    for (const auto& [name, unrounded] :
+         {std::pair{"y", "accumulator"}, {"a.o", "a.unrounded"}, {"x", "x.unrounded"}}) {
+        CAPTURE(name);
+        const Tensor tie = f32({2}, {1.00390625f, 2}), clear = f32({2}, {1.001f, 2});
+        const CompareReport halfway = compare({{name, e}, {unrounded, tie}}, {{name, g}, {unrounded, tie}});
+        const TensorComparison* found = halfway.worst();
+        REQUIRE(found != nullptr);
+        CHECK(found->name == name);
+        CHECK(found->worst_unrounded == 1.00390625);
+        CHECK(found->rounding_tie);
+        CHECK(contains(details_text(*found), "halfway"));
+        const CompareReport bug = compare({{name, e}, {unrounded, clear}}, {{name, g}, {unrounded, clear}});
+        REQUIRE(bug.worst() != nullptr);
+        CHECK(bug.worst()->worst_unrounded.has_value());
+        CHECK_FALSE(bug.worst()->rounding_tie);
+    }
+}
+
+TEST_CASE("compare: selections are held against their scores") {
+    const Tensor scores = f32({2, 4}, {1, 3, 3, 0, 5, 6, 7, 8});
+    const Tensor e = i32({2, 2}, {0, 1, 2, 3}), tie = i32({2, 2}, {0, 2, 3, 2}),
+                 wrong = i32({2, 2}, {0, 3, 2, 3});
+    for (const auto& [name, score] : {std::pair{"L02.attn.indexer.selected", "L02.attn.indexer.scores"},
+                                      {"L02.ffn.experts", "L02.ffn.gate_scores"},
+                                      {"indices", "scores"}}) {
+        CAPTURE(name);
+        CHECK(compare({{name, e}, {score, scores}}, {{name, tie}, {score, scores}}).verdict() ==
+              Verdict::tie);
+        CHECK(compare({{name, e}, {score, scores}}, {{name, wrong}, {score, scores}}).verdict() ==
+              Verdict::failed);
+    }
+    CHECK(compare({{"s", e}, {"t", scores}}, {{"s", tie}, {"t", scores}}).verdict() == Verdict::failed);
+    CompareOptions options;
+    options.scores = {{"s", "t"}};
+    const CompareReport report = compare({{"s", e}, {"t", scores}}, {{"s", tie}, {"t", scores}}, options);
+    CHECK(report.verdict() == Verdict::tie);
+    CHECK(report.exit_code() == 0);
+    CHECK(report.tensors[0].selection->ties == 1);
+    options.scores = {{"s", "u"}};
+    CHECK(contains(refusal([&] {
+                       compare({{"s", e}, {"t", scores}}, {{"s", tie}}, options);
+                   }),
+                   "no tensor \"u\""));
+}
+
+TEST_CASE("compare: names, npy files and folders") {
+    const std::vector<float> values{1, 2, 3, 4, 5, 6}, columns{1, 4, 2, 5, 3, 6};
+    const fs::path folder = scratch() / "theirs";
+    fs::create_directories(folder);
+    write_npy(folder / "model.layers.3.q.npy", {"F32", {3, 2}, std::as_bytes(std::span(columns))});
+    const Tensor y = bf16({2}, {1, 2});
+    write_npy(folder / "y.npy", {"U16", {2}, y.bytes});
+    const TensorFile a(write("ours.safetensors", {{"L03.attn.q", f32({2, 3}, values)}, {"y", y}})), b(folder);
+    CompareOptions options;
+    options.name_map =
+        parse_name_map("model.layers.{n}.q = L{n:02}.attn.q [transpose]\nnever = used # no\n", "map");
+    const CompareReport report = compare_files(a, b, options);
+    CHECK(report.counts[0] == 2);
+    CHECK(report.tensors[0].got_name == "model.layers.3.q");
+    REQUIRE(report.warnings.size() == 2);
+    CHECK(contains(report.warnings[0], "map:2: never = used"));
+    CHECK(contains(report.warnings[1], "y: U16 of an npy file is read as BF16"));
+    const TensorFile one(folder / "y.npy");
+    write_npy(scratch() / "other_name.npy", {"U16", {2}, y.bytes});
+    const TensorFile other(scratch() / "other_name.npy");
+    CHECK(compare_files(one, other, {}).counts[0] == 1);
+}
+
+TEST_CASE("compare: folders and files that are none are refused by name") {
+    const fs::path empty = scratch() / "empty";
+    fs::create_directories(empty);
+    CHECK(contains(refusal([&] { TensorFile file(empty); }), "without tensors"));
+    CHECK(contains(refusal([&] { TensorFile file(scratch() / "absent"); }), "absent"));
+    std::ofstream(scratch() / "text.npy") << "hello";
+    CHECK(contains(refusal([&] { TensorFile file(scratch() / "text.npy"); }), "text.npy"));
+    const fs::path twice = scratch() / "twice";
+    fs::create_directories(twice);
+    write("twice/a.safetensors", {{"x", f32({1}, {1})}});
+    write("twice/b.safetensors", {{"x", f32({1}, {1})}});
+    CHECK(contains(refusal([&] { TensorFile file(twice); }), "stands in two files"));
+}
+
+TEST_CASE("compare: files of different cases are a warning") {
+    const Tensor x = f32({2}, {1, 2});
+    const TensorFile a(write("a.safetensors", {{"x", x}}, {{"case", "rms_norm(rows=1)"}}));
+    const TensorFile b(write("b.safetensors", {{"x", x}}, {{"case", "rms_norm(rows=2)"}}));
+    const CompareReport report = compare_files(a, b, {});
+    REQUIRE(report.warnings.size() == 1);
+    CHECK(contains(report.warnings[0], "different cases: rms_norm(rows=1) and rms_norm(rows=2)"));
+    CHECK(compare_files(a, a, {}).warnings.empty());
+}
+
+TEST_CASE("compare: the worst tensor comes first, and its errors by row") {
+    const Tensor x = f32({3, 2}, {1, 1.5f, 1, 1, 1, 1}), a = f32({3, 2}, {1, 1.5f, 1, 1, 1, 1.25f}),
+                 b = f32({3, 2}, {1, 1.5f, 1, 2, 1, 1});
+    const CompareReport report = compare({{"a", x}, {"b", x}}, {{"a", a}, {"b", b}});
+    REQUIRE(report.worst() != nullptr);
+    CHECK(report.worst()->name == "b");
+    CHECK(report.worst()->row_errors == std::vector<double>{0, 1, 0});
+    const float nan = std::nanf("");
+    CHECK(row_errors(view(x), view(f32({3, 2}, {1, 1.5f, 1, nan, 1, 1})), 2) ==
+          std::vector<double>{std::numeric_limits<double>::infinity(), 0});
+}
+
+TEST_CASE("compare: bits are split into sign, exponent and mantissa") {
+    CHECK(bits_text("F32", 0xC0490FDB) == "0xC0490FDB = 1 10000000 10010010000111111011011");
+    CHECK(bits_text("BF16", 0x3F81) == "0x3F81 = 0 01111111 0000001");
+    CHECK(bits_text("F8_E4M3", 0x7E) == "0x7E = 0 1111 110");
+    CHECK(bits_text("F8_E8M0", 0x7F) == "0x7F = 01111111");
+    CHECK(bits_text("I32", 5) == "0x00000005");
+}
+
+TEST_CASE("compare: text, page and plot say what differs, and names cannot break them") {
+    const std::string name = "<b>&\"x\"";
+    const CompareReport report =
+        compare({{name, f32({2, 2}, {1, 2, 3, 4})}}, {{name, f32({2, 2}, {1, 2, 3, 5})}});
+    const std::string text = compare_text(report, false, "touchstone compare again");
+    CHECK(contains(text, "FAILED"));
+    CHECK(contains(text, "worst [1, 1]: expected 4 (0x40800000 = 0 10000001"));
+    CHECK(text.ends_with("\ntouchstone compare again\n"));
+    const std::string page = compare_html(report, "touchstone compare again");
+    CHECK(contains(page, "&lt;b&gt;&amp;&quot;x&quot;"));
+    CHECK_FALSE(contains(page, "<b>"));
+    CHECK_FALSE(contains(page, "src="));
+    CHECK(contains(page, "would pass"));
+    CHECK(page.ends_with("</html>\n"));
+    const std::string plot = compare_svg(report);
+    CHECK(contains(plot, "class=\"failed\""));
+    CHECK_FALSE(contains(plot, "<b>"));
+    CHECK_FALSE(contains(plot, "nan"));
+}
