@@ -44,7 +44,7 @@ struct Diagnosis {
 };
 
 /// What rounding alone may do to an output: discrete outputs and quantised codes nothing; bf16 one unit, or
-/// 1e-5 of the row's rms, in one percent of the elements; fp32 1e-5 of the row's rms.
+/// 1e-5 of the row's rms, in one percent of the elements; fp32 1e-5 of the row's rms or of the element.
 Tolerance rounding_tolerance(const OutputSlot& slot);
 
 /// What a kernel with that fault would have given: every output of `expected`; nothing where the hypothesis

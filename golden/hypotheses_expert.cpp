@@ -105,7 +105,7 @@ std::vector<Bf16> expert(Arithmetic arithmetic, std::span<const Bf16> x, int64_t
     if (rule.scale_before_clamp)
         a = quantised_under(activations(gate, up, rows, limit, weights, {.activate = without_clamps}), a);
     std::vector<Bf16> y = product(arithmetic, w2, a, rows, expert.w2, rule.activation_unquantised);
-    for (size_t i = 0; i < y.size() && rule.weight_after_w2; ++i)
+    for (size_t i = 0; i < y.size() && rule.weight_after_w2 && !weights.empty(); ++i)
         y[i] = bf16_from_float(to_float(y[i]) * weights[i / static_cast<size_t>(expert.w2.outputs)]);
     return y;
 }
@@ -127,10 +127,12 @@ RoutedExpertWeights routed_weights(const Call& call, int64_t id, int64_t experts
 }
 
 SharedExpertWeights shared_weights(const Call& call, const std::string& prefix) {
+    const auto weight = [&](const std::string& name, int64_t outputs, int64_t inputs) {
+        return Fp8Weight{"", outputs, inputs, call.in<E4m3>(prefix + name),
+                         call.in<E8m0>(prefix + name + "_scale")};
+    };
     const int64_t hidden = call["hidden"], width = call["width"];
-    return {fp8_weight(call, prefix + "w1", prefix + "w1_scale", width, hidden),
-            fp8_weight(call, prefix + "w2", prefix + "w2_scale", hidden, width),
-            fp8_weight(call, prefix + "w3", prefix + "w3_scale", width, hidden)};
+    return {weight("w1", width, hidden), weight("w2", hidden, width), weight("w3", width, hidden)};
 }
 
 std::vector<Bf16> routed(Arithmetic arithmetic, const Call& call, std::span<const Bf16> x, int64_t rows,
@@ -149,38 +151,29 @@ std::vector<Bf16> shared(Arithmetic arithmetic, const Call& call, const std::str
 /// How the experts of a row are added.
 struct SumRule {
     float shared_factor = 1;
-    bool shared_first = false;
     bool in_bf16 = false;  ///< every partial sum
-    bool selection_order = false;
 };
-
-/// One row of `experts`: terms in their order, from +0.
-float added(std::span<const float> terms, float shared, const SumRule& rule) {
-    float sum = rule.shared_first ? shared : 0;
-    for (const float term : terms) sum = rule.in_bf16 ? rounded_to_bf16(sum + term) : sum + term;
-    return rule.shared_first ? sum : sum + shared;
-}
 
 bool all_experts(Arithmetic arithmetic, const Call& call, const ExpertRule& of_routed,
                  const ExpertRule& of_shared, const SumRule& sum) {
-    const int64_t rows = call["rows"], k = call["experts_per_token"];
-    const auto hidden = static_cast<size_t>(call["hidden"]);
-    const auto chosen = call.in<int32_t>("chosen");
-    const auto weights = call.in<float>("weights");
-    const std::vector<Bf16> shared_part = shared(arithmetic, call, "shared_", of_shared);
-    std::ranges::copy(shared_part, call.out<Bf16>("shared").begin());
-    for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
-        const auto x = call.in<Bf16>("x").subspan(row * hidden, hidden);
-        std::multimap<int64_t, std::vector<Bf16>> parts;
-        for (size_t i = row * static_cast<size_t>(k); i < (row + 1) * static_cast<size_t>(k); ++i)
-            parts.emplace(
-                sum.selection_order ? static_cast<int64_t>(i) : chosen[i],
-                routed(arithmetic, call, x, 1, chosen[i], call["experts"], weights.subspan(i, 1), of_routed));
-        for (size_t d = 0; d < hidden; ++d) {
-            std::vector<float> terms;
-            for (const auto& part : parts) terms.push_back(to_float(part.second[d]));
-            const float last = sum.shared_factor * to_float(shared_part[row * hidden + d]);
-            call.out<Bf16>("out")[row * hidden + d] = bf16_from_float(added(terms, last, sum));
+    const auto k = static_cast<size_t>(call["experts_per_token"]),
+               hidden = static_cast<size_t>(call["hidden"]);
+    const std::vector<Bf16> last = shared(arithmetic, call, "shared_", of_shared);
+    std::ranges::copy(last, call.out<Bf16>("shared").begin());
+    for (size_t row = 0; row < static_cast<size_t>(call["rows"]); ++row) {
+        std::map<int32_t, std::vector<Bf16>> parts;
+        for (size_t i = row * k; i < (row + 1) * k; ++i) {
+            const int32_t id = call.in<int32_t>("chosen")[i];
+            parts[id] = routed(arithmetic, call, call.in<Bf16>("x").subspan(row * hidden, hidden), 1, id,
+                               call["experts"], call.in<float>("weights").subspan(i, 1), of_routed);
+        }
+        for (size_t d = row * hidden; d < (row + 1) * hidden; ++d) {
+            float total = 0;
+            for (const auto& part : parts) {
+                total += to_float(part.second[d % hidden]);
+                if (sum.in_bf16) total = rounded_to_bf16(total);
+            }
+            call.out<Bf16>("out")[d] = bf16_from_float(total + sum.shared_factor * to_float(last[d]));
         }
     }
     return true;
@@ -345,10 +338,6 @@ std::vector<Hypothesis> sum_rows() {
     const Cause fault = Cause::fault;
     const ExpertRule same;
     return {
-        {"shared_expert_first", "order", "the sum of experts begins with the shared one", Cause::order,
-         on_experts, experts_with(same, same, {.shared_first = true})},
-        {"experts_in_selection_order", "order", "a row's experts are added as they were selected, not by id",
-         Cause::order, on_experts, experts_with(same, same, {.selection_order = true})},
         {"experts_added_in_bf16", "order", "the sum over experts is rounded to bf16 each time", Cause::order,
          on_experts, experts_with(same, same, {.in_bf16 = true})},
         {"shared_expert_not_clamped", "K19", "the shared expert lacks the clamps", fault, on_experts,

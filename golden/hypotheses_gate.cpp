@@ -25,6 +25,7 @@ struct GateRule {
     int64_t groups = 1;      ///< half of which are left, by the sum of their two best
     enum Divisor : uint8_t { chosen, all, none } divisor = chosen;
     bool biased_weights = false;     ///< weights of score + bias
+    bool unfloored = false;          ///< the divisor lacks its 1e-20
     bool softmax_of_chosen = false;  ///< in the place of the division
 };
 
@@ -91,7 +92,7 @@ truth::Vector weights_by(const GateRule& rule, const truth::Vector& scores, cons
     } else if (rule.divisor == GateRule::all) {
         weights /= scores.sum();
     } else if (rule.divisor == GateRule::chosen && k > 1) {
-        weights /= weights.sum() + 1e-20;
+        weights /= weights.sum() + (rule.unfloored ? 0 : 1e-20);
     }
     return weights * factor;
 }
@@ -213,6 +214,8 @@ std::vector<Hypothesis> routing_rows() {
          image_rows_by(inverted)},
         {"gate_weights_not_normalised", "K18", "weights are not divided by their sum", fault, here,
          gate_with({.divisor = GateRule::none})},
+        {"gate_sum_not_floored", "K18", "scores that are all 0 are divided by 0", fault, here,
+         gate_with({.unfloored = true})},
         {"gate_weights_normalised_over_all", "K18", "weights are divided by the sum over all experts", fault,
          here, gate_with({.divisor = GateRule::all})},
         {"gate_weights_softmax_of_chosen", "K18", "weights are a softmax over the chosen scores", fault, here,

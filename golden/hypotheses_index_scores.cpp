@@ -83,6 +83,29 @@ bool scores_in_fp32(const Call& call) {
     return true;
 }
 
+/// IEEE half precision, as some engines keep scores.
+double to_fp16(double x) {
+    const double step = std::ldexp(1.0, std::max(std::ilogb(x), -14) - 10);
+    return x == 0 ? x : std::nearbyint(x / step) * step;
+}
+
+bool scores_in_fp16(const Call& call) {
+    const truth::Matrix dots = matrix(call.outputs.find("dot")->second, call["heads"]);
+    const truth::Matrix scores = vector(call, "weights").transpose() * dots.cwiseMax(0);
+    store(call, "scores", scores.unaryExpr(std::function(to_fp16)));
+    return true;
+}
+
+/// Keys from `count` on are masked: a loop that ends with the first chunk.
+Outputs scored_up_to(int64_t count) {
+    return with_outputs([count](TensorMap& outputs, const OperatorRun&) {
+        const std::span<float> scores = outputs.find("scores")->second.view<float>();
+        if (std::ssize(scores) <= count) return false;
+        std::fill(scores.begin() + count, scores.end(), -std::numeric_limits<float>::infinity());
+        return true;
+    });
+}
+
 bool last_key_masked(TensorMap& outputs, const OperatorRun& run) {
     if (run.parameters["visible"] == 0) return false;
     outputs.find("scores")->second.view<float>().back() = -std::numeric_limits<float>::infinity();
@@ -118,6 +141,8 @@ std::vector<Hypothesis> index_score_hypotheses() {
     return {
         {"scores_in_fp32", "order", "weighted dots and scores are not rounded to bf16", Cause::order,
          on_scores, computed(scores_in_fp32)},
+        {"scores_in_fp16", "order", "scores are rounded to fp16, once", Cause::order, on_scores,
+         computed(scores_in_fp16)},
         {"relu_missing", "K11", "the dot products are not cut off at zero before the head weights", fault,
          on_scores, scored(without_relu)},
         {"relu_after_head_sum", "K11", "the sum over heads is cut off at zero, not each dot product", fault,
@@ -140,6 +165,10 @@ std::vector<Hypothesis> index_score_hypotheses() {
          on_scores, scores_scaled(-0.5, 0)},
         {"last_visible_key_masked", "K07", "the last visible key is masked", fault, on_scores,
          with_outputs(last_key_masked)},
+        {"keys_behind_128_masked", "K08", "keys behind the first 128 are not scored", fault, on_scores,
+         scored_up_to(128)},
+        {"keys_behind_512_masked", "K08", "keys behind the first 512 are not scored", fault, on_scores,
+         scored_up_to(512)},
         {"keys_one_row_on", "K07", "each key is the one stored behind it", fault, on_scores,
          with_inputs(keys_one_row_on)},
         {"key_scales_of_next_block", "K16", "blocks of 32 channels of a key have the next block's scale",

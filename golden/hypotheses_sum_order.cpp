@@ -61,7 +61,7 @@ float in_double(const DotOperands& p) {
 /// `piece(first, last)` of each of `count` equal pieces, in multiples of 16, added ascending.
 Dot split(size_t count, float (*piece)(const DotOperands&, size_t, size_t)) {
     return [count, piece](const DotOperands& p) {
-        const size_t length = (p.size() / 16 + count - 1) / count * 16;
+        const size_t steps = (p.size() + 15) / 16, length = (steps + count - 1) / count * 16;
         float sum = 0;
         for (size_t first = 0; first < p.size(); first += length)
             sum += piece(p, first, std::min(p.size(), first + length));

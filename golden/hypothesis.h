@@ -61,13 +61,13 @@ std::vector<Hypothesis> gate_hypotheses();
 std::vector<Hypothesis> expert_hypotheses();
 std::vector<Hypothesis> engram_hypotheses();
 
-/// In the order in which hypotheses() has them.
+/// In the order in which hypotheses() has them: of two that explain a result alike, the one about a component
+/// says more than the one about any output.
 inline constexpr std::array hypothesis_families{
-    sum_order_hypotheses,     number_format_hypotheses,    layout_hypotheses,
-    norm_and_rope_hypotheses, selection_hypotheses,        linear_hypotheses,
-    attention_hypotheses,     indexer_hypotheses,          index_score_hypotheses,
-    compressor_hypotheses,    hyper_connection_hypotheses, residual_stream_hypotheses,
-    gate_hypotheses,          expert_hypotheses,           engram_hypotheses};
+    sum_order_hypotheses,        norm_and_rope_hypotheses,   selection_hypotheses,   linear_hypotheses,
+    attention_hypotheses,        indexer_hypotheses,         index_score_hypotheses, compressor_hypotheses,
+    hyper_connection_hypotheses, residual_stream_hypotheses, gate_hypotheses,        expert_hypotheses,
+    engram_hypotheses,           number_format_hypotheses,   layout_hypotheses};
 
 // Words that the table is written in. Each gives a function for Hypothesis::outputs.
 

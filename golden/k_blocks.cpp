@@ -75,6 +75,8 @@ std::optional<KBlock> all_counted(const Problem& p) {
     const double left = (residual - products * factors).norm() / residual.norm();
     if (!(left <= most_unexplained)) return std::nullopt;
     const double largest = factors.cwiseAbs().maxCoeff();
+    // All of K with one factor: the outputs were scaled, no block is at fault.
+    if (factors.maxCoeff() - factors.minCoeff() <= least_factor * largest) return std::nullopt;
     for (int64_t i = 0; i < count; ++i)
         if (std::abs(factors[i]) >= least_factor * largest)
             return KBlock{i, BlockChange::counted, factors[i], left};
@@ -116,7 +118,7 @@ std::optional<KBlock> best_block(const Problem& p, Fit fit) {
 }
 
 std::optional<KBlock> block_of_group(const Problem& p) {
-    if (!p.b.allFinite()) return std::nullopt;
+    if (!p.b.allFinite() || p.blocks() < 2) return std::nullopt;
     // One number explains one output whatever the block.
     if (p.residual.size() >= 8)
         if (const auto one = best_block(p, counted)) return one;

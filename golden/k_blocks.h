@@ -26,7 +26,8 @@ struct KBlock {
 /// `residual` [rows, outputs] is the result minus the reference's. Least squares: the blocks' own partial
 /// products first, all blocks at once where the outputs are many enough, else each alone; then, for one
 /// block, any other activations or weights. Rows that are not finite are left aside. Nothing where more than
-/// 5 percent of the residual stays, where it is zero, or where the outputs are too few to tell.
+/// 5 percent of the residual stays, where it is zero, where all of K has one factor, or where the outputs are
+/// too few to tell.
 std::optional<KBlock> first_k_block(const LinearOperands& operands, std::span<const double> residual);
 
 }  // namespace touchstone

@@ -112,7 +112,6 @@ const OutputPlace output_places[] = {
     {"output_of_the_channel_after", "K16", "a channel holds the result of the next one", channel_after},
     {"offset_wraps_at_32768", "K17", "element offsets wrap at 2^15", wrapped<(int64_t{1} << 15)>},
     {"offset_wraps_at_65536", "K17", "element offsets wrap at 2^16", wrapped<(int64_t{1} << 16)>},
-    {"offset_wraps_at_2_30", "K17", "byte offsets of fp32 wrap at 4 GiB", wrapped<(int64_t{1} << 30)>},
 };
 
 }  // namespace

@@ -13,7 +13,6 @@ float power_of_two(float x, ScaleRounding rounding) {
     switch (rounding) {
         case ScaleRounding::floor: return std::ldexp(1.0f, std::ilogb(x));
         case ScaleRounding::nearest: return std::ldexp(1.0f, static_cast<int>(std::lround(std::log2(x))));
-        case ScaleRounding::through_log2: return std::exp2(std::ceil(std::log2(x)));
         default: return to_float(e8m0_from_float_ceil(x));
     }
 }

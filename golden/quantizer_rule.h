@@ -19,7 +19,6 @@ enum class ScaleRounding : uint8_t {
     reference,     ///< e8m0 upwards, e4m3 to nearest
     floor,         ///< the power of two not above
     nearest,       ///< the nearest power of two, in the exponent
-    through_log2,  ///< 2^ceil(log2f(x))
     power_of_two,  ///< the power of two not below, whatever the scale's type
     kept,          ///< no rounding: an fp32 scale
 };

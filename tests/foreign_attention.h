@@ -13,12 +13,14 @@ namespace touchstone::foreign {
 inline void attend_head(const Floats& q, const Floats& rows, const std::vector<bool>& there, float sink,
                         float scale, const Fault& fault, float* o) {
     const size_t width = q.size(), entries = there.size();
+    const size_t block = fault("p_rounded_under_final_maximum") ? entries : 64;
+    const auto power = [&fault](float x) { return fault("exp2_of_scores") ? std::exp2(x) : std::exp(x); };
     const size_t part = fault("parts_averaged") ? (entries + 1) / 2 : entries;
     for (size_t begin = 0; begin < entries; begin += part) {
         float maximum = -1e30f, sum = 0;
         Floats values(width, 0.0f);
-        for (size_t first = begin; first < std::min(begin + part, entries); first += 64) {
-            const size_t last = std::min({first + 64, begin + part, entries});
+        for (size_t first = begin; first < std::min(begin + part, entries); first += block) {
+            const size_t last = std::min({first + block, begin + part, entries});
             Floats scores(entries, -std::numeric_limits<float>::infinity());
             float largest = maximum;
             for (size_t j = first; j < last; ++j) {
@@ -28,21 +30,20 @@ inline void attend_head(const Floats& q, const Floats& rows, const std::vector<b
                 scores[j] = s * scale;
                 largest = std::max(largest, scores[j]);
             }
-            const float change = std::exp(maximum - largest);
+            const float change = power(maximum - largest);
             sum *= change;
             for (float& v : values) v *= change;
             maximum = largest;
             for (size_t j = first; j < last; ++j) {
                 if (!there[j]) continue;
-                const float p =
-                    fault("exp2_of_scores") ? std::exp2(scores[j] - maximum) : std::exp(scores[j] - maximum);
+                const float p = power(scores[j] - maximum);
                 sum += p;
                 const size_t from = fault("values_of_next_entry") ? (j + 1) % entries : j;
                 for (size_t d = 0; d < width; ++d)
                     values[d] += (fault("p_unrounded") ? p : bf16(p)) * rows[from * width + d];
             }
         }
-        const float e = fault("exp2_of_scores") ? std::exp2(sink - maximum) : std::exp(sink - maximum);
+        const float e = power(sink - maximum);
         if (fault("sink_in_every_part")) sum += e;
         if (!fault("sink_missing")) sum += e;
         for (size_t d = 0; d < width; ++d) o[d] += values[d] / sum * (part < entries ? 0.5f : 1.0f);
@@ -78,7 +79,7 @@ inline void sparse_attention(const Call& call, const Fault& fault) {
     }
     for (size_t i = 0; i < o.size(); ++i) {
         if (fault("rope_channels_not_in_value") && i % width >= width - 64) o[i] = 0;
-        if (fault("masked_front_gives_nan") && !there.empty() && !there[0])
+        if ((fault("masked_front_gives_nan") || fault("masked_list_gives_nan")) && !there[0])
             o[i] = std::numeric_limits<float>::quiet_NaN();
     }
     put(call, "unrounded", o);
@@ -96,7 +97,11 @@ inline Floats rope(Floats x, size_t width, size_t heads, const std::vector<int64
     for (size_t row = 0; row < x.size() / width; ++row)
         for (size_t i = 0; i < pairs; ++i) {
             const float angle = static_cast<float>(positions[row / heads]) * frequencies[i];
-            const float c = std::cos(angle), s = std::sin(angle);
+            const double whole =
+                static_cast<double>(positions[row / heads]) * static_cast<double>(frequencies[i]);
+            const bool exact = fault("index_rope_angle_unrounded");
+            const auto c = static_cast<float>(std::cos(exact ? whole : static_cast<double>(angle)));
+            const auto s = static_cast<float>(std::sin(exact ? whole : static_cast<double>(angle)));
             float* first = &x[(row + 1) * width - 2 * pairs];
             float& a = first[fault("index_rope_half_split") ? i : 2 * i];
             float& b = first[fault("index_rope_half_split") ? i + pairs : 2 * i + 1];
@@ -203,6 +208,8 @@ inline void index_scores(const Call& call, const Fault& fault) {
         if (fault("score_scaled_again")) sum /= std::sqrt(static_cast<float>(heads * width));
         scores[key] = fault("scores_in_fp32") ? sum : bf16(sum);
     }
+    if (fault("keys_behind_128_masked"))
+        std::fill(scores.begin() + 128, scores.end(), -std::numeric_limits<float>::infinity());
     if (fault("last_visible_key_masked")) scores.back() = -std::numeric_limits<float>::infinity();
     put(call, "scores", scores);
     put(call, "dot", dots);
@@ -267,8 +274,8 @@ inline void compressor(const Call& call, const Fault& fault) {
     };
     Floats kv = behind(floats(call, "open_kv"), "wkv"), score = behind(floats(call, "open_score"), "wgate");
     const size_t left = kv.size() / channels % ratio * channels;
-    put(call, "still_open_kv", {kv.end() - static_cast<std::ptrdiff_t>(left), kv.end()});
-    put(call, "still_open_score", {score.end() - static_cast<std::ptrdiff_t>(left), score.end()});
+    put(call, "still_open_kv", Floats(kv.end() - static_cast<std::ptrdiff_t>(left), kv.end()));
+    put(call, "still_open_score", Floats(score.end() - static_cast<std::ptrdiff_t>(left), score.end()));
     if (fault("latent_norm_before_pooling")) kv = rms_norm(kv, gain, call.real("eps"));
     Floats latents = rounded(pooled(call, kv, score, fault));
     put(call, "pooled", latents);

@@ -53,7 +53,8 @@ inline void moe_gate(const Call& call, const Fault& fault) {
         }
         for (size_t i = 0; i < k; ++i) {
             float weight = taken[i];
-            if (k > 1 && !fault("gate_weights_not_normalised")) weight /= sum + 1e-20f;
+            if (k > 1 && !fault("gate_weights_not_normalised"))
+                weight /= sum + (fault("gate_sum_not_floored") ? 0 : 1e-20f);
             weights.push_back(weight * (fault("gate_scale_missing") ? 1 : call.real("scaling_factor")));
             call.out<int32_t>("chosen")[row * k + i] = chosen[i] + (fault("gate_ids_from_one") ? 1 : 0);
         }

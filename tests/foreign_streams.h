@@ -66,7 +66,8 @@ inline Floats project(const Call& call, const float* h, const Floats& fn, const 
             squares = 0;
         }
     }
-    const float rms = std::sqrt(squares / static_cast<float>(n * hidden) + call.real("norm_eps"));
+    const float eps = fault("mix_norm_eps_1e_6") ? 1e-6f : call.real("norm_eps");
+    const float rms = std::sqrt(squares / static_cast<float>(n * hidden) + eps);
     Floats mixes;
     for (size_t o = 0; o < (2 + n) * n; ++o) {
         float sum = 0;
@@ -94,7 +95,7 @@ inline void mix(const Call& call, const Fault& fault) {
             const float factor = scale[fault("scale_of_next_part") ? (part + 1) % 3 : part];
             const float x = fault("base_before_scale") ? (g[i] + base[i]) * factor : g[i] * factor + base[i];
             const float sigmoid = 1 / (1 + std::exp(-x));
-            if (part == 0) pre.push_back(sigmoid + call.real("hc_eps"));
+            if (part == 0) pre.push_back(sigmoid + (fault("pre_without_eps") ? 0 : call.real("hc_eps")));
             if (part == 1) post.push_back(fault("post_without_factor_two") ? sigmoid : 2 * sigmoid);
             if (part == 2) logits.push_back(x);
         }
@@ -115,7 +116,8 @@ inline size_t stream_at(size_t row, size_t c, size_t d, size_t n, size_t hidden,
 
 inline void collapse(const Call& call, const Fault& fault) {
     const auto n = static_cast<size_t>(call["streams"]), hidden = static_cast<size_t>(call["hidden"]);
-    const Floats h = floats(call, "h"), pre = floats(call, "pre");
+    const Floats h = floats(call, "h");
+    const Floats pre = fault("coefficients_in_bf16") ? rounded(floats(call, "pre")) : floats(call, "pre");
     Floats y;
     for (size_t row = 0; row < static_cast<size_t>(call["rows"]); ++row)
         for (size_t d = 0; d < hidden; ++d) {
@@ -168,6 +170,10 @@ inline void engram_row_ids(const Call& call, const Fault& fault) {
     std::vector<int64_t> sequence;
     for (const int32_t id : call.in<int32_t>("past"))
         if (!fault("engram_history_dropped")) sequence.push_back(id);
+    if (fault("engram_history_one_early")) {
+        sequence.pop_back();
+        sequence.insert(sequence.begin(), -1);
+    }
     const size_t before = sequence.size();
     for (const int32_t id : call.in<int32_t>("ids")) sequence.push_back(id);
     if (fault("engram_dead_as_last_id"))
