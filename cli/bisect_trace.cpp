@@ -10,10 +10,9 @@
 #include "cli/model_source.h"
 #include "cli/output.h"
 #include "cli/tensor_file.h"
-#include "golden/name_map.h"
 #include "golden/reference_pass.h"
+#include "golden/traced_file.h"
 #include "reference/io/atomic_file.h"
-#include "reference/io/safetensors.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone::cli {
@@ -62,21 +61,6 @@ std::string choose_arithmetic(const BisectOptions& options, const Metadata& thei
     return "exact";
 }
 
-/// A trace of somebody's, or of the reference, in a file.
-struct OpenTrace {
-    std::unique_ptr<SafetensorsFile> file;
-    Metadata metadata;
-
-    explicit OpenTrace(const std::string& path)
-        : file(std::make_unique<SafetensorsFile>(path)), metadata(file->metadata()) {}
-
-    TracedPass pass(const ModelConfig& config, const std::string& map) const {
-        const std::string where = file->path().string();
-        if (map.empty()) return TracedPass(config, file->tensors(), where);
-        return TracedPass(config, renamed(file->tensors(), NameMap(map), where), where);
-    }
-};
-
 /// The command that was typed, with what it left open filled in.
 std::string command_text(const BisectOptions& options, const TraceQuestion& question,
                          const ModelChoice& model) {
@@ -121,14 +105,14 @@ void write_files(const BisectOptions& options, const TraceQuestion& question, co
 }  // namespace
 
 int bisect_trace(const BisectOptions& options) {
-    const OpenTrace their_trace(options.files.back());
-    std::optional<OpenTrace> reference_trace;
-    std::vector<Metadata> said{their_trace.metadata};
+    const TracedFile their_trace(options.files.back(), options.map);
+    std::optional<TracedFile> reference_trace;
+    std::vector<Metadata> said{their_trace.metadata()};
     if (options.files.size() == 2) {
         if (options.force_choices)
             throw UserError({"--force-choices beside a reference", "--force-choices",
                              "a reference that is run here", "leave REFERENCE out"});
-        said.push_back(reference_trace.emplace(options.files.front()).metadata);
+        said.push_back(reference_trace.emplace(options.files.front(), "").metadata());
     }
     TraceQuestion question;
     question.theirs = options.files.back();
@@ -137,15 +121,17 @@ int bisect_trace(const BisectOptions& options) {
     question.config = model.config;
     const std::unique_ptr<TensorSource> weights =
         open_source(model.config, model.weights_seed, question.assumptions);
-    question.arithmetic = choose_arithmetic(options, their_trace.metadata, question.assumptions);
+    question.arithmetic = choose_arithmetic(options, their_trace.metadata(), question.assumptions);
 
-    const TracedPass theirs = their_trace.pass(weights->config(), options.map);
+    const TracedPass theirs(weights->config(), their_trace.tensors(), their_trace.where());
     question.calls = theirs.calls();
     question.unknown_names = theirs.unknown_names();
+    for (const std::string& rule : their_trace.unused_rules())
+        fmt::print(stderr, "touchstone: warning: no tensor fits the rule {}\n", rule);
     std::optional<TensorMap> made;
     std::optional<TracedPass> reference;
     if (reference_trace)
-        reference.emplace(reference_trace->pass(weights->config(), ""));
+        reference.emplace(weights->config(), reference_trace->tensors(), reference_trace->where());
     else if ((made = run_reference(options, theirs, *weights, question)))
         reference.emplace(weights->config(), views_of(*made), "the reference");
     BisectSettings settings{bit_exact_arithmetic(question.arithmetic), nullptr};

@@ -289,8 +289,7 @@ void add_bisect_command(CLI::App& app, int& exit_code) {
                         "Folder of a checkpoint, or a small preset (default: what the trace says)");
     command->add_option("--weights-seed", options->weights_seed,
                         "Of a preset's weights (default: what the trace says)");
-    command->add_option("--map", options->map,
-                        "File that translates THEIRS' names, a rule a line");
+    command->add_option("--map", options->map, "File that translates THEIRS' names, a rule a line");
     command->add_option(
         "--arithmetic", options->arithmetic,
         "Of the reference: exact, hopper or released_hopper (default: what the trace says, or "
