@@ -96,6 +96,23 @@ std::optional<TensorMap> run_reference(const BisectOptions& options, const Trace
     return reference_pass(theirs, weights, pass, question.no_reference);
 }
 
+/// With the other trace as the reference, or the reference run here, or none.
+BisectResult run_bisection(const BisectOptions& options, const TracedPass& theirs,
+                           const std::optional<TracedFile>& reference_trace, const TensorSource& weights,
+                           TraceQuestion& question) {
+    std::optional<TensorMap> made;
+    std::optional<TracedPass> reference;
+    if (reference_trace)
+        reference.emplace(weights.config(), reference_trace->tensors(), reference_trace->where());
+    else if ((made = run_reference(options, theirs, weights, question)))
+        reference.emplace(weights.config(), views_of(*made), "the reference");
+    BisectSettings settings{bit_exact_arithmetic(question.arithmetic), nullptr};
+    settings.progress = [](const TracedCall& call, int layer) {
+        show_progress(fmt::format("steps: call at position {}, layer {}", call.first_position, layer));
+    };
+    return bisect(theirs, reference ? &*reference : nullptr, weights, settings);
+}
+
 void write_files(const BisectOptions& options, const TraceQuestion& question, const BisectResult& result) {
     if (!options.svg.empty()) write_file_atomically(options.svg, growth_svg(question, result));
     if (!options.dump.empty() && result.diagnosis && !result.diagnosis->operator_name.empty())
@@ -128,17 +145,7 @@ int bisect_trace(const BisectOptions& options) {
     question.unknown_names = theirs.unknown_names();
     for (const std::string& rule : their_trace.unused_rules())
         fmt::print(stderr, "touchstone: warning: no tensor fits the rule {}\n", rule);
-    std::optional<TensorMap> made;
-    std::optional<TracedPass> reference;
-    if (reference_trace)
-        reference.emplace(weights->config(), reference_trace->tensors(), reference_trace->where());
-    else if ((made = run_reference(options, theirs, *weights, question)))
-        reference.emplace(weights->config(), views_of(*made), "the reference");
-    BisectSettings settings{bit_exact_arithmetic(question.arithmetic), nullptr};
-    settings.progress = [](const TracedCall& call, int layer) {
-        show_progress(fmt::format("steps: call at position {}, layer {}", call.first_position, layer));
-    };
-    const BisectResult result = bisect(theirs, reference ? &*reference : nullptr, *weights, settings);
+    const BisectResult result = run_bisection(options, theirs, reference_trace, *weights, question);
     show_progress("");
     if (result.compared() == 0) {
         fmt::print(

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "golden/tensor_file.h"
+#include "reference/registry/tensor.h"
 
 namespace touchstone {
 
