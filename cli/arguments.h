@@ -1,10 +1,15 @@
 // Option values shared by the subcommands.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "reference/io/user_error.h"
 
 namespace touchstone::cli {
 
@@ -18,5 +23,17 @@ int64_t parse_bytes(std::string_view option, const std::string& text);
 
 /// Items between commas; an empty item is a UserError.
 std::vector<std::string> parse_list(std::string_view option, const std::string& text);
+
+/// A number, all of `text`, from `low` to `high`. Throws UserError naming `option`.
+template <class T>
+T parse_number(std::string_view option, std::string_view text, T low, T high) {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (text.empty() || error != std::errc{} || end != text.data() + text.size() || !(value >= low) ||
+        !(value <= high))
+        throw UserError({fmt::format("\"{}\"", text), std::string(option),
+                         fmt::format("a number from {} to {}", low, high), ""});
+    return value;
+}
 
 }  // namespace touchstone::cli

@@ -115,6 +115,20 @@ struct GoldenOptions {
     OutputFormat output;
 };
 
+/// touchstone bisect. Without `case_text` and `in`, traces: a reference, if there are two files, and theirs;
+/// else one operator: its name, if there are two, and theirs.
+struct BisectOptions {
+    std::vector<std::string> files;
+    std::string case_text, in;
+    std::string config;        ///< empty: what the trace says
+    std::string weights_seed;  ///< empty: what the trace says
+    std::string arithmetic;    ///< empty: what the trace says; of an operator, exact
+    std::string map;
+    std::string dump, svg;  ///< files to write
+    bool force_choices = false;
+    bool json = false;
+};
+
 /// touchstone gpu probe.
 struct GpuProbeOptions {
     int64_t steps = 100'000'000;  ///< per instruction and variant
@@ -151,6 +165,11 @@ int run_op(const OpOptions& options);
 int run_golden_list(const GoldenOptions& options);
 int run_golden_verify(const GoldenOptions& options);
 int run_golden_make(const GoldenOptions& options);
+
+/// Writes its result to stdout and returns the exit code: 0 nothing beyond rounding, 1 a divergence, 3
+/// nothing could be compared. Throws UserError as below.
+int run_bisect(const BisectOptions& options);
+
 struct CompareCommandOptions {
     std::string expected, got;  ///< files or folders
     std::string tensor;

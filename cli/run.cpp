@@ -6,20 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/model_source.h"
 #include "cli/output.h"
 #include "cli/table.h"
 #include "reference/io/atomic_file.h"
 #include "reference/io/user_error.h"
-#include "reference/model/checkpoint.h"
-#include "reference/model/model.h"
-#include "reference/model/synthetic_tensors.h"
 #include "reference/sampling.h"
 
 namespace touchstone::cli {
@@ -28,22 +26,8 @@ namespace {
 
 using nlohmann::json;
 
-/// A preset of this size or more needs a checkpoint on disk.
-constexpr int64_t most_synthetic_bytes = 4'000'000'000;
-
 [[noreturn]] void refuse(std::string what, std::string where, std::string expected, std::string remedy = "") {
     throw UserError({std::move(what), std::move(where), std::move(expected), std::move(remedy)});
-}
-
-template <class T>
-T parse_number(std::string_view option, std::string_view text, T low, T high) {
-    T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (text.empty() || error != std::errc{} || end != text.data() + text.size() || !(value >= low) ||
-        !(value <= high))
-        refuse(fmt::format("\"{}\"", text), std::string(option),
-               fmt::format("a number from {} to {}", low, high));
-    return value;
 }
 
 std::vector<int32_t> parse_token_ids(const RunOptions& options, const ModelConfig& config) {
@@ -64,34 +48,6 @@ std::vector<int32_t> parse_token_ids(const RunOptions& options, const ModelConfi
         tokens.push_back(
             static_cast<int32_t>(random.word(static_cast<uint64_t>(i)) % static_cast<uint32_t>(vocabulary)));
     return tokens;
-}
-
-/// A checkpoint folder, or a small preset with random weights.
-std::unique_ptr<TensorSource> open_source(const RunOptions& options, std::vector<std::string>& assumptions) {
-    const std::vector<std::string> presets = preset_names();
-    std::error_code not_a_folder;
-    if (std::ranges::find(presets, options.config) == presets.end() &&
-        std::filesystem::is_directory(options.config, not_a_folder)) {
-        if (!options.weights_seed.empty())
-            refuse("--weights-seed beside a checkpoint", "--weights-seed",
-                   "a preset, whose weights are made up");
-        return std::make_unique<Checkpoint>(options.config);
-    }
-    const Model model = find_model(options.config);
-    if (model.config() == nullptr)
-        refuse(fmt::format("model {} is a baseline: only its caches are described", model.name), "--config",
-               "a checkpoint folder, or tiny");
-    int64_t bytes = 0;
-    for_each_tensor(*model.config(), [&](const TensorSpec& spec) { bytes += spec.stored_bytes(); });
-    if (bytes >= most_synthetic_bytes)
-        refuse(fmt::format("{} has {} bytes of weights", model.name, grouped(bytes)), "--config",
-               "a folder with its checkpoint, or a small preset such as tiny, whose weights are made up");
-    const uint64_t seed = options.weights_seed.empty()
-                              ? 1
-                              : parse_number<uint64_t>("--weights-seed", options.weights_seed, 0, UINT64_MAX);
-    assumptions.push_back(
-        fmt::format("weights are random numbers (seed {}): what is said has no meaning", seed));
-    return std::make_unique<SyntheticTensors>(*model.config(), seed);
 }
 
 /// The result of one step: which token stood at `position` and what follows it.
@@ -306,11 +262,20 @@ std::unique_ptr<Runner> make_runner(const RunOptions& options, const TensorSourc
            "exact, hopper, released_hopper, truth or ideal");
 }
 
+/// What bisect wants to know of the pass.
+std::map<std::string, std::string> trace_metadata(const RunOptions& options) {
+    std::map<std::string, std::string> metadata{
+        {"schema", "touchstone.trace/1"}, {"config", options.config}, {"arithmetic", options.arithmetic}};
+    if (!options.weights_seed.empty()) metadata.emplace("weights_seed", options.weights_seed);
+    return metadata;
+}
+
 }  // namespace
 
 void run_run(const RunOptions& options) {
     std::vector<std::string> assumptions;
-    const std::unique_ptr<TensorSource> source = open_source(options, assumptions);
+    const std::unique_ptr<TensorSource> source =
+        open_source(options.config, options.weights_seed, assumptions);
     const std::vector<int32_t> tokens = parse_token_ids(options, source->config());
     if (tokens.empty())
         refuse("no tokens: nothing to prefill, and nothing that a decode step could follow", "--tokens",
@@ -347,7 +312,10 @@ void run_run(const RunOptions& options) {
     const int64_t top =
         std::min(parse_number<int64_t>("--top", options.top, 1, 20), source->config().vocab_size);
     const RunResult result = run_turn(*runner, options, settings, source->config(), tokens);
-    if (trace != nullptr) trace->finish();
+    if (trace != nullptr) {
+        trace->set_metadata(trace_metadata(options));
+        trace->finish();
+    }
     if (!options.save.empty()) runner->save(options.save);
     if (options.output.json) {
         json object = result_json(options, *source, result, top);

@@ -132,10 +132,12 @@ class DoubleRunner final : public Runner {
             take_rows(settings_.forced->experts, first, count, options.forced.experts);
             take_rows(settings_.forced->selected, first, count, options.forced.positions);
         }
-        if (traced && settings_.trace != nullptr)
+        if (traced && settings_.trace != nullptr) {
+            settings_.trace->add(call_prefix(first) + "tokens", "I32", {count}, std::as_bytes(tokens));
             options.trace = [&](const std::string& name, const truth::Matrix& value) {
                 trace_as_ours(*settings_.trace, first, config_, options.forced, name, value);
             };
+        }
         const truth::Matrix logits =
             model_->forward(state_, std::vector<int64_t>(tokens.begin(), tokens.end()), first, options);
         tokens_ += count;

@@ -204,6 +204,8 @@ std::vector<std::vector<float>> TextModel::forward(std::span<const Request> requ
                                                    const ForwardOptions& options) const {
     Call call = begin(requests, options);
     for (const Request& request : requests) request.state->begin_call();
+    if (options.trace.active())
+        options.trace("tokens", {std::ssize(requests.front().tokens)}, requests.front().tokens);
     const AttentionContext context{config_,        arithmetic_, released_,
                                    options.forced, main_table_, compress_table_};
     for (const LayerRole& role : roles_) {

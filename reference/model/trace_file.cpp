@@ -85,7 +85,7 @@ void TraceFile::add(const std::string& name, std::string_view type, const std::v
 void TraceFile::finish() {
     std::map<std::string_view, size_t> index;
     for (size_t i = 0; i < declarations_.size(); ++i) index.emplace(declarations_[i].name, i);
-    SafetensorsWriter writer(path_, declarations_);
+    SafetensorsWriter writer(path_, declarations_, metadata_);
     std::vector<std::byte> buffer(1 << 20);
     for (const SafetensorsDeclaration& next : std::vector(writer.tensors())) {
         const size_t i = index.at(next.name);

@@ -3,8 +3,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reference/attention.h"
@@ -28,6 +30,8 @@ class TraceFile final : public TraceSink {
              std::span<const std::byte> bytes) override;
 
     int64_t tensors() const { return std::ssize(declarations_); }
+    /// What the file's header says of the pass: "config", "weights_seed", "arithmetic", ..
+    void set_metadata(std::map<std::string, std::string> metadata) { metadata_ = std::move(metadata); }
     /// Gives the file its name. Throws UserError when it cannot be written.
     void finish();
 
@@ -37,6 +41,7 @@ class TraceFile final : public TraceSink {
     std::vector<SafetensorsDeclaration> declarations_;
     std::vector<int64_t> offsets_;  ///< in the spool, of each
     std::set<std::string, std::less<>> names_;
+    std::map<std::string, std::string> metadata_;
     int64_t spooled_bytes_ = 0;
 };
 
