@@ -237,8 +237,9 @@ TEST_CASE(
         check_refused(call.run(), hostile.what);
         CHECK(call.untouched());
     }
-    for (const auto& [inputs, outputs] : std::vector<std::pair<int64_t, int64_t>>{
+    for (const auto& counts : std::vector<std::pair<int64_t, int64_t>>{
              {-1, 1}, {1, 1}, {0, 1}, {2, 0}, {2, -1}, {INT64_MAX, 1}, {2, INT64_MAX}}) {
+        const int64_t inputs = counts.first, outputs = counts.second;
         NormCall call;
         CAPTURE(inputs);
         CAPTURE(outputs);
