@@ -187,8 +187,8 @@ AS_RELEASED = {
 class Recorder:
     """Hooks of the model; tensors of the current call, [rows, ..], under our names without the call."""
 
-    def __init__(self, modeling, model, config):
-        self.modeling, self.config = modeling, config
+    def __init__(self, model, config):
+        self.config = config
         self.taken: dict[str, torch.Tensor] = {}
         self.streams = None  # name -> our tensor, where layers start from ours
         for number, layer in enumerate(model.model.layers):
@@ -325,7 +325,7 @@ def load(folder: Path, options):
         modeling._fake_quant_fp4_block = lambda x, block_size, e4m3_scales=False: x
     for name in filter(None, options.as_released.split(",")):
         AS_RELEASED[name](modeling, model)
-    return modeling, model, config
+    return model, config
 
 
 def calls_of(trace: dict, count: int) -> list[tuple[int, int]]:
@@ -358,8 +358,8 @@ def run(options) -> dict[str, torch.Tensor]:
 
     torch.set_num_threads(1)
     trace = raw_tensors(options.trace)
-    modeling, model, config = load(options.checkpoint, options)
-    recorder = Recorder(modeling, model, config)
+    model, config = load(options.checkpoint, options)
+    recorder = Recorder(model, config)
     cache = DynamicCache(config=config)
     recorder.watch_windows(cache)
     tokens = torch.tensor([options.tokens])
