@@ -42,8 +42,8 @@ std::vector<LayerRange> ranges_of(const TracedPass& theirs, size_t call, int lay
     for (int layer = 0; layer < layers; ++layer) {
         LayerRange range;
         // A decoder layer that a whole trace does not have had no rows in this call.
-        if (layer > decoder && theirs.has(call, 0, "x_mid") && !theirs.has(call, layer, "x_mid")) {
-            ranges.push_back({at.end(), at.end()});
+        if (layer >= decoder && theirs.has(call, 0, "x_mid") && !theirs.has(call, layer, "x_mid")) {
+            ranges.push_back({from(layer, "attn.window_kv", at.end()), at.end()});
             continue;
         }
         const int64_t queries = from(layer, "x_mid", from(layer, "x_out", at.first_position));

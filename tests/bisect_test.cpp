@@ -283,6 +283,22 @@ TEST_CASE("bisect: other weights in one layer are found in the steps that use th
           std::vector<std::string>{"0 L05.attn.q", "1 L05.attn.q", "2 L05.attn.q", "3 L05.attn.q"});
 }
 
+TEST_CASE("bisect: what a step makes anew on its way is told apart from its own mistakes") {
+    const CheckpointWeights right(source());
+    const EditedWeights other(right, [&](int layer, LayerWeights& weights) {
+        if (layer == 4) weights.hc_attn.fn = right.layer(5).hc_attn.fn;
+    });
+    const BisectResult result =
+        bisected(traced::pass(TextModel(small::config(), other, Arithmetic::exact), calls));
+    // pre, post and comb are those of the wrong mixes: they follow from them.
+    CHECK(made_here(result) == std::vector<std::string>{"0 L04.hc_attn.mixes", "1 L04.hc_attn.mixes",
+                                                        "2 L04.hc_attn.mixes", "3 L04.hc_attn.mixes"});
+    CHECK(explained_by(result, "weights_of_layer_behind"));
+    CHECK(std::ranges::count_if(result.tensors, [](const TensorReport& one) {
+              return one.step.verdict == StepVerdict::inherited;
+          }) == 12);
+}
+
 TEST_CASE("bisect: a second mistake is listed beside the first") {
     PlantedTrace trace(reference_trace(), source());
     const Planted& late = planted()[0];

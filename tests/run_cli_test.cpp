@@ -86,6 +86,11 @@ TEST_CASE("run: a trace names every intermediate, and its choices can be forced 
         CHECK(made.tensors().contains(std::string("position_000060/") + name));
     }
     CHECK(made.tensor("position_000000/L06.attn.indexer.scores").shape == std::vector<int64_t>{60, 60});
+    CHECK(made.values<int32_t>("position_000000/tokens", "I32").size() == 60);
+    CHECK(made.values<int32_t>("position_000060/tokens", "I32").size() == 1);
+    CHECK(made.metadata() == std::map<std::string, std::string>{{"arithmetic", "exact"},
+                                                                {"config", "tiny"},
+                                                                {"schema", "touchstone.trace/1"}});
     CHECK(made.tensor("position_000060/L00.attn.q").shape == std::vector<int64_t>{1, 8, 128});
 
     for (const std::string arithmetic : {"hopper", "truth"}) {

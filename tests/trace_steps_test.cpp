@@ -61,6 +61,35 @@ TEST_CASE("trace steps: every tensor is made anew to the bit (tiny, prefill and 
     }
 }
 
+TEST_CASE(
+    "trace steps: replayed prompts too, whose decoder has fewer rows, and the reference runs along them") {
+    const SyntheticTensors source(small::config(), 1);
+    const CheckpointWeights views(source);
+    const TextModel model(source.config(), views, Arithmetic::exact);
+    const std::vector<int32_t> tokens = small::tokens(3, 41);
+    for (const BoundaryReading reading :
+         {BoundaryReading::truncated, BoundaryReading::own_windows, BoundaryReading::whole})
+        for (const int64_t chunk : {41, 16}) {
+            CAPTURE(chunk);
+            TraceTensors made;
+            SequenceState state(source.config());
+            PrefillOptions options{ReplayMode::bounded, reading, chunk, {}, nullptr};
+            options.trace_of_call = [&](int64_t first) { return Trace(&made, call_prefix(first)); };
+            prefill(model, state, std::span(tokens).first(40), options);
+            options.mode = ReplayMode::none;
+            prefill(model, state, std::span(tokens).last(1), options);
+            const int64_t calls = chunk == 41 ? 2 : 4;
+            CHECK(check_all_steps(made.tensors, source, Arithmetic::exact) ==
+                  std::ssize(made.tensors) - calls);
+            const TracedPass pass(source.config(), views_of(made.tensors), "the trace");
+            std::string why;
+            const std::optional<TensorMap> again = reference_pass(pass, source, {}, why);
+            REQUIRE(again.has_value());
+            const bool same = *again == made.tensors;
+            CHECK(same);
+        }
+}
+
 TEST_CASE("trace steps: a trace has the tensors of the path, and no others") {
     const std::vector<int64_t> calls{60};
     const TensorMap trace = traced::pass(traced::tiny(), Arithmetic::exact, calls);
