@@ -21,6 +21,9 @@ namespace {
 constexpr double most_unexplained = 0.05;
 /// Nor one that leaves more than this, though all of it may be rounding.
 constexpr double most_within_rounding = 0.5;
+/// Where rounding explains a result too, a fault is named for this many elements at least: a rounding tie
+/// taken the other way is no evidence.
+constexpr int64_t least_evidence = 4;
 /// Of several, those that leave this many times what the best leaves are dropped.
 constexpr double much_worse = 3;
 
@@ -158,6 +161,15 @@ bool same_bits(const TensorMap& all, const TensorMap& some) {
         some, [&](const auto& entry) { return same_bits(all.find(entry.first)->second, entry.second); });
 }
 
+int64_t elements_that_differ(const TensorMap& all, const TensorMap& some) {
+    int64_t count = 0;
+    for (const auto& [name, tensor] : some) {
+        const Difference found = difference(view(all.find(name)->second), view(tensor), {});
+        count += found.elements - found.identical;
+    }
+    return count;
+}
+
 /// An operator's result beside the reference's.
 struct Results {
     std::span<const OutputSlot> slots;
@@ -222,7 +234,9 @@ std::vector<Explanation> explain(const Results& results, bool only_exact, const 
         if (!predicted || same_bits(*predicted, results.expected)) continue;
         tried.push_back(hypothesis.name);
         if (same_bits(*predicted, results.got)) {
-            found.push_back({&hypothesis, true, 0});
+            if (!only_exact || hypothesis.what == Cause::order ||
+                elements_that_differ(results.expected, results.got) >= least_evidence)
+                found.push_back({&hypothesis, true, 0});
             continue;
         }
         if (only_exact) continue;
