@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "golden/bisect.h"
-#include "golden/diagnosis.h"
+#include "golden/bisect/bisect.h"
+#include "golden/bisect/diagnosis.h"
 #include "reference/registry/registry.h"
 
 namespace touchstone::cli {

@@ -10,8 +10,8 @@
 #include "cli/model_source.h"
 #include "cli/output.h"
 #include "cli/tensor_file.h"
-#include "golden/reference_pass.h"
-#include "golden/traced_file.h"
+#include "golden/bisect/reference_pass.h"
+#include "golden/bisect/traced_file.h"
 #include "reference/io/atomic_file.h"
 #include "reference/io/user_error.h"
 

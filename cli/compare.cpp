@@ -7,7 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "golden/compare_text.h"
+#include "golden/compare/compare_text.h"
 #include "reference/io/atomic_file.h"
 #include "reference/io/config_json.h"
 #include "reference/io/user_error.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/table.h"
-#include "golden/compare.h"
+#include "golden/compare/compare.h"
 
 namespace touchstone::cli {
 

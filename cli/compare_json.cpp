@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "cli/compare.h"
-#include "golden/compare_text.h"
+#include "golden/compare/compare_text.h"
 
 namespace touchstone::cli {
 

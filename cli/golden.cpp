@@ -7,8 +7,8 @@
 #include <array>
 
 #include "cli/output.h"
-#include "golden/store.h"
-#include "golden/store_make.h"
+#include "golden/store/store.h"
+#include "golden/store/store_make.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone::cli {

@@ -9,8 +9,8 @@
 #include "cli/golden.h"
 #include "cli/output.h"
 #include "cli/table.h"
-#include "golden/case_file.h"
-#include "golden/store.h"
+#include "golden/store/case_file.h"
+#include "golden/store/store.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone::cli {

@@ -13,8 +13,8 @@
 #include "cli/table.h"
 #include "cuda/numerics/sums.h"
 #include "cuda/numerics/unary.h"
-#include "golden/sums_case.h"
-#include "golden/unary_case.h"
+#include "golden/device/sums_case.h"
+#include "golden/device/unary_case.h"
 
 namespace touchstone::cli {
 

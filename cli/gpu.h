@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda/device_buffer.h"
-#include "golden/device_receipt.h"
+#include "golden/device/device_receipt.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone::cli {

@@ -8,7 +8,7 @@
 #include "cli/output.h"
 #include "cli/table.h"
 #include "cuda/numerics/cublas_check.h"
-#include "golden/matmul_case.h"
+#include "golden/device/matmul_case.h"
 
 namespace touchstone::cli {
 

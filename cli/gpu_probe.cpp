@@ -8,7 +8,7 @@
 #include "cli/output.h"
 #include "cli/table.h"
 #include "cuda/numerics/tensor_core.h"
-#include "golden/tensor_core_probe.h"
+#include "golden/device/tensor_core_probe.h"
 
 namespace touchstone::cli {
 

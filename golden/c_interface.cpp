@@ -10,8 +10,8 @@
 #include <new>
 #include <optional>
 
-#include "golden/difference.h"
-#include "golden/operator_json.h"
+#include "golden/compare/difference.h"
+#include "golden/store/operator_json.h"
 #include "golden/touchstone.h"
 #include "reference/io/config_json.h"
 #include "reference/io/safetensors.h"

@@ -1,6 +1,6 @@
 // Bisect against passes with planted mistakes: the right tensor, layer and call, and where a hypothesis is
 // about the mistake, its name. Passes that only sum in another order have none.
-#include "golden/bisect.h"
+#include "golden/bisect/bisect.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "golden/layout_change.h"
-#include "golden/name_map.h"
-#include "golden/selection_compare.h"
+#include "golden/compare/layout_change.h"
+#include "golden/compare/name_map.h"
+#include "golden/compare/selection_compare.h"
 #include "reference/io/user_error.h"
 
 using namespace touchstone;

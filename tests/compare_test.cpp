@@ -1,4 +1,4 @@
-#include "golden/compare.h"
+#include "golden/compare/compare.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "golden/compare_text.h"
+#include "golden/compare/compare_text.h"
 #include "reference/io/npy.h"
 #include "reference/io/safetensors_writer.h"
 #include "reference/io/user_error.h"

@@ -1,4 +1,4 @@
-#include "golden/device_case.h"
+#include "golden/device/device_case.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "golden/tensor_core_probe.h"
+#include "golden/device/tensor_core_probe.h"
 #include "reference/io/user_error.h"
 #include "reference/numerics/elementary.h"
 #include "reference/numerics/small_float.h"

@@ -1,4 +1,4 @@
-#include "golden/device_receipt.h"
+#include "golden/device/device_receipt.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "golden/difference.h"
+#include "golden/compare/difference.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "golden/element_types.h"
+#include "golden/compare/element_types.h"
 #include "reference/numerics/random.h"
 
 using namespace touchstone;

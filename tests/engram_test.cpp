@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "golden/sha256.h"
+#include "golden/store/sha256.h"
 #include "reference/io/user_error.h"
 #include "reference/model/model.h"
 #include "reference/numerics/random.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "command_line.h"
-#include "golden/manifest.h"
+#include "golden/store/manifest.h"
 
 using namespace touchstone;
 using namespace touchstone::command_line;

@@ -1,4 +1,4 @@
-#include "golden/store_make.h"
+#include "golden/store/store_make.h"
 
 #include <doctest/doctest.h>
 #include <omp.h>
@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <string>
 
-#include "golden/case_file.h"
-#include "golden/file_replacement.h"
+#include "golden/store/case_file.h"
+#include "golden/store/file_replacement.h"
 #include "golden_store.h"
 
 using namespace touchstone;

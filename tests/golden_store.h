@@ -1,4 +1,4 @@
-// A small golden store to spoil, for the tests of golden/store.h and golden/store_make.h.
+// A small golden store to spoil, for the tests of golden/store/store.h and golden/store/store_make.h.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "golden/store_make.h"
+#include "golden/store/store_make.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone::small_store {

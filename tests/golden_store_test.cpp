@@ -1,4 +1,4 @@
-#include "golden/store.h"
+#include "golden/store/store.h"
 
 #include <doctest/doctest.h>
 
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "golden/case_file.h"
-#include "golden/sha256.h"
-#include "golden/sweep_cases.h"
+#include "golden/store/case_file.h"
+#include "golden/store/sha256.h"
+#include "golden/store/sweep_cases.h"
 #include "golden_store.h"
 
 using namespace touchstone;

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "golden/diagnosis.h"
-#include "golden/linear_operands.h"
-#include "golden/norm_rule.h"
-#include "golden/quantizer_rule.h"
-#include "golden/rope_rule.h"
-#include "golden/selection_rule.h"
+#include "golden/bisect/diagnosis.h"
+#include "golden/hypotheses/linear_operands.h"
+#include "golden/hypotheses/norm_rule.h"
+#include "golden/hypotheses/quantizer_rule.h"
+#include "golden/hypotheses/rope_rule.h"
+#include "golden/hypotheses/selection_rule.h"
 #include "reference/io/user_error.h"
 
 using namespace touchstone;

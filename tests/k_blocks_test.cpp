@@ -1,4 +1,4 @@
-#include "golden/k_blocks.h"
+#include "golden/hypotheses/k_blocks.h"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "golden/diagnosis.h"
+#include "golden/bisect/diagnosis.h"
 #include "tests/foreign_attention.h"
 #include "tests/foreign_experts.h"
 #include "tests/foreign_streams.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "golden/diagnosis.h"
+#include "golden/bisect/diagnosis.h"
 #include "reference/registry/registry.h"
 #include "tests/foreign_linear.h"
 #include "tests/foreign_norm_rope.h"

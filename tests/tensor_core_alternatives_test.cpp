@@ -1,4 +1,4 @@
-#include "golden/tensor_core_alternatives.h"
+#include "golden/device/tensor_core_alternatives.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "golden/tensor_core_case.h"
+#include "golden/device/tensor_core_case.h"
 
 using namespace touchstone;
 

@@ -1,10 +1,10 @@
-#include "golden/tolerance.h"
+#include "golden/compare/tolerance.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "golden/difference.h"
+#include "golden/compare/difference.h"
 #include "reference/io/user_error.h"
 
 using namespace touchstone;

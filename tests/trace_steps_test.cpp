@@ -1,5 +1,5 @@
 // The table of steps against the model: every traced tensor made anew from the traced tensors before it.
-#include "golden/trace_steps.h"
+#include "golden/bisect/trace_steps.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "golden/reference_pass.h"
-#include "golden/trace_steps.h"
+#include "golden/bisect/reference_pass.h"
+#include "golden/bisect/trace_steps.h"
 #include "reference/model/checkpoint_weights.h"
 #include "reference/model/model.h"
 #include "reference/model/synthetic_tensors.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "golden/difference.h"
-#include "golden/element_types.h"
+#include "golden/compare/difference.h"
+#include "golden/compare/element_types.h"
 #include "reference/numerics/random.h"
 
 namespace touchstone {

@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 
-#include "golden/difference.h"
-#include "golden/layout_change.h"
-#include "golden/name_map.h"
+#include "golden/compare/difference.h"
+#include "golden/compare/layout_change.h"
+#include "golden/compare/name_map.h"
 #include "reference/io/safetensors.h"
 #include "reference/io/user_error.h"
 
