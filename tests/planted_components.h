@@ -93,7 +93,7 @@ inline constexpr Case compressor{"compressor(rows=7,first_position=6,ratio=4,hid
 inline constexpr Case mix{"mix(rows=4,hidden=48,iterations=3)"};
 inline constexpr Case sinkhorn{"sinkhorn(rows=8,iterations=3)"};
 inline constexpr Case collapse{"collapse(rows=5,hidden=64)"};
-inline constexpr Case expand{"expand(rows=5,hidden=64,seed=8)"};
+inline constexpr Case expand{"expand(rows=5,hidden=64)"};
 inline constexpr Case gate{"moe_gate(rows=6,experts=48,hidden=64,seed=8)"};
 inline constexpr Case gate_ties{"moe_gate(rows=6,experts=48,hidden=64,fill=ties)"};
 inline constexpr Case gate_images{"moe_gate(rows=6,experts=48,hidden=64,fill=images)"};
