@@ -103,10 +103,10 @@ void trace_as_ours(TraceFile& trace, int64_t first_position, const ModelConfig& 
     const truth::Matrix stored = mask ? pool_blocks(value, config) : value;
     const std::string full_name =
         call_prefix(first_position) + (layer < 0 ? "" : name.substr(0, dot + 1)) + tensor;
-    if (tensor == "attn.indexer.selected" || tensor == "ffn.experts")
-        return trace_choices(trace, full_name, value,
-                             tensor == "ffn.experts" ? value.cols() : config.index_topk,
-                             tensor == "ffn.experts" ? nullptr : forced_lists(forced, layer));
+    if (tensor == "attn.indexer.selected")
+        return trace_choices(trace, full_name, value, config.index_topk, forced_lists(forced, layer));
+    if (mask || tensor == "ffn.experts")
+        return trace_choices(trace, full_name, stored, stored.cols(), nullptr);
     trace.add(full_name, "F64", {stored.rows(), stored.cols()},
               std::as_bytes(std::span(stored.data(), static_cast<size_t>(stored.size()))));
 }
