@@ -234,8 +234,8 @@ class FileComparison {
 
     /// Scores, doubt, and the value before rounding.
     void refine(TensorComparison& result, const TensorView& expected, const TensorView& got) {
-        if (const StoredTensor* scores = scores_of(result.name);
-            scores != nullptr && !is_float_type(result.type))
+        const StoredTensor* scores = scores_of(result.name);
+        if (result.verdict != Verdict::equal && scores != nullptr && !is_float_type(result.type))
             judge_selection(result, compare_selection(expected, got, scores->view, result.name));
         const bool allowed = allowed_ && allowed_->fits(result.name);
         if (!result.doubt.empty() && !allowed && result.verdict < Verdict::mistrusted) {

@@ -69,9 +69,10 @@ std::string details_text(const TensorComparison& tensor) {
                                    tolerance_text(tensor.tolerance));
     if (!tensor.difference) return text + "  " + tensor.reason + "\n";
     const Difference& d = *tensor.difference;
-    text += fmt::format("  {} of {} elements identical ({:.4f} %), {} of {} rows differ\n", d.identical,
-                        d.elements, 100 * static_cast<double>(d.identical) / static_cast<double>(d.elements),
-                        d.differing_rows, d.rows);
+    text += fmt::format(
+        "  {} of {} elements identical ({:.4f} %), {} of {} rows differ\n", d.identical, d.elements,
+        100 * static_cast<double>(d.identical) / std::max(1.0, static_cast<double>(d.elements)),
+        d.differing_rows, d.rows);
     if (tensor.selection) text += selection_details(*tensor.selection);
     if (d.first.index >= 0) text += element_text("first", d.first, tensor);
     if (d.worst.index >= 0) text += element_text("worst", d.worst, tensor) + unrounded_text(tensor);

@@ -27,7 +27,7 @@ constexpr LayoutForm forms[]{
     {"padded 512 of 576", "rows of 512 elements that begin 576 elements apart"},
 };
 
-/// The records that pages hold, by name (gpu_anchors: their widths alone do not tell them apart).
+/// The records that pages hold, by name: their widths alone do not tell them apart.
 struct NamedRecord {
     std::string_view name;
     KvRecord record;

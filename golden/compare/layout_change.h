@@ -17,7 +17,7 @@ enum class LayoutKind : uint8_t {
     row_major,
     transpose,  ///< axes in another order
     fp4,        ///< two codes to a byte
-    page,       ///< KV pages, gpu_anchors' planar or per-token
+    page,       ///< KV pages, planar or per token
     padded,     ///< rows with a stride
 };
 
