@@ -179,7 +179,9 @@ TEST_CASE("name map: mistakes are refused with their line") {
         {"a = {b}", "right alone"},      {"a = b [transpose", "its ']'"}, {"a = b [flat]", "unknown kind"},
         {"{} = b", "without a name"},    {"{n:2} = {n}", "format"},
     };
-    for (const auto& [text, words] : mistakes) {
+    for (const auto& entry : mistakes) {
+        const auto& text = entry.first;
+        const auto& words = entry.second;
         CAPTURE(text);
         CHECK(contains(refusal([&] { parse_name_map(text, "map"); }), words));
     }
@@ -225,7 +227,9 @@ TEST_CASE("selection: what is wrong with an index is named") {
                                                              {{0, 0, 2}, IndexFault::duplicate},
                                                              {{0, -1, 2}, IndexFault::hole},
                                                              {{0, 1, -1}, IndexFault::length}};
-    for (const auto& [got, fault] : rows) {
+    for (const auto& entry : rows) {
+        const auto& got = entry.first;
+        const auto& fault = entry.second;
         CAPTURE(name_of(fault));
         const SelectionRow row = compare_rows({0, 1, 2}, got, scores);
         CHECK(row.verdict == SelectionVerdict::wrong);

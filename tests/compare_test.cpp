@@ -147,7 +147,9 @@ TEST_CASE("compare: an expectation that proves nothing is mistrusted, unless it 
         {f32({3}, {nan, nan, nan}), "finite"},
         {f32({0, 4}, {}), "empty"},
     };
-    for (const auto& [x, words] : doubtful) {
+    for (const auto& entry : doubtful) {
+        const auto& x = entry.first;
+        const auto& words = entry.second;
         CAPTURE(words);
         const TensorComparison found = compare_one(x, x);
         CHECK(found.verdict == Verdict::mistrusted);
@@ -215,8 +217,9 @@ TEST_CASE("compare: neighbouring fp4 codes are caught and said") {
 TEST_CASE("compare: the value before rounding tells a tie from a bug") {
     // 1 and 1 + 2^-7 are neighbours in bf16; halfway lies 1 + 2^-8.
     const Tensor e = bf16({2}, {1, 2}), g = bf16({2}, {1.0078125f, 2});
-    for (const auto& [name, unrounded] :
-         {std::pair{"y", "accumulator"}, {"a.o", "a.unrounded"}, {"x", "x.unrounded"}}) {
+    for (const auto& entry : {std::pair{"y", "accumulator"}, {"a.o", "a.unrounded"}, {"x", "x.unrounded"}}) {
+        const auto& name = entry.first;
+        const auto& unrounded = entry.second;
         CAPTURE(name);
         const Tensor tie = f32({2}, {1.00390625f, 2}), clear = f32({2}, {1.001f, 2});
         const CompareReport halfway = compare({{name, e}, {unrounded, tie}}, {{name, g}, {unrounded, tie}});
@@ -237,9 +240,11 @@ TEST_CASE("compare: selections are held against their scores") {
     const Tensor scores = f32({2, 4}, {1, 3, 3, 0, 5, 6, 7, 8});
     const Tensor e = i32({2, 2}, {0, 1, 2, 3}), tie = i32({2, 2}, {0, 2, 3, 2}),
                  wrong = i32({2, 2}, {0, 3, 2, 3});
-    for (const auto& [name, score] : {std::pair{"L02.attn.indexer.selected", "L02.attn.indexer.scores"},
-                                      {"L02.ffn.experts", "L02.ffn.gate_scores"},
-                                      {"indices", "scores"}}) {
+    for (const auto& entry : {std::pair{"L02.attn.indexer.selected", "L02.attn.indexer.scores"},
+                              {"L02.ffn.experts", "L02.ffn.gate_scores"},
+                              {"indices", "scores"}}) {
+        const auto& name = entry.first;
+        const auto& score = entry.second;
         CAPTURE(name);
         CHECK(compare({{name, e}, {score, scores}}, {{name, tie}, {score, scores}}).verdict() ==
               Verdict::tie);

@@ -82,7 +82,9 @@ TEST_CASE("npy: every type by its name") {
     const std::pair<const char*, const char*> types[]{
         {"<f2", "F16"}, {"<f4", "F32"}, {"<f8", "F64"}, {"|i1", "I8"},  {"<i2", "I16"}, {"<i4", "I32"},
         {"<i8", "I64"}, {"|u1", "U8"},  {"<u2", "U16"}, {"<u4", "U32"}, {"<u8", "U64"}, {"|b1", "BOOL"}};
-    for (const auto& [descr, type] : types) {
+    for (const auto& entry : types) {
+        const auto& descr = entry.first;
+        const auto& type = entry.second;
         CAPTURE(descr);
         const std::string payload(static_cast<size_t>(descr[2] - '0'), 'p');
         CHECK(parse(npy(dictionary(descr, "(1,)"), payload)).stored.type == type);
@@ -101,7 +103,9 @@ TEST_CASE("npy: types that cannot be compared are refused by name") {
         {">f4", "big-endian"}, {"|O", "Python objects"}, {"|S5", "strings"},
         {"<U3", "text"},       {"<V2", "bfloat16"},      {"<c8", "complex"},
         {"<M8[s]", "dates"},   {"<f16", "<f16"},         {"", "type"}};
-    for (const auto& [descr, words] : cases) {
+    for (const auto& entry : cases) {
+        const auto& descr = entry.first;
+        const auto& words = entry.second;
         CAPTURE(descr);
         CHECK(refusal(npy(dictionary(descr, "(1,)"), "12345678")).find(words) != std::string::npos);
     }
