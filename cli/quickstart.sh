@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds into build/, prints the memory table of DeepSeek-V4.1-Flash and verifies that the
-# commands still print what golden/ holds. Takes no arguments. Exit: 0 all is well, 1 a step failed, 2 packages are
+# Installs what is missing, builds into build/, prints the memory table of DeepSeek-V4.1-Flash and verifies that commands
+# and operators still give what golden/ holds. Takes no arguments. Exit: 0 all is well, 1 a step failed, 2 packages are
 # missing and cannot be installed from here.
 set -euo pipefail
 touchstone_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,4 +17,6 @@ say "the memory of DeepSeek-V4.1-Flash: build/touchstone kv --context 1048576"
 build/touchstone kv --context 1048576
 say "golden outputs"
 bash golden/verify.sh build/touchstone
+say "the bits of every operator: build/touchstone golden verify"
+build/touchstone golden verify | tail -n 1
 say "next: build/touchstone --help"

@@ -78,6 +78,12 @@ TEST_CASE("safetensors: tensors come back with type, shape and elements, also wh
     CHECK_THROWS_AS(read.values<double>("wide", "F32"), UserError);
 }
 
+TEST_CASE("safetensors: an empty tensor has no elements, whatever its other extents") {
+    const ScratchFile file(one_tensor(
+        R"({"dtype":"F32","shape":[9007199254740992,9007199254740992,0],"data_offsets":[0,0]})", ""));
+    CHECK(SafetensorsFile(file.path()).tensor("a").elements() == 0);
+}
+
 TEST_CASE("safetensors: files that are not well formed are refused with the reason") {
     CHECK(refusal("") == "0 bytes");
     CHECK(refusal("1234567") == "7 bytes");

@@ -125,9 +125,10 @@ std::string tensor_panel(const CompareReport& report) {
     const double pitch = (width - right - left) / std::max<double>(1, static_cast<double>(count));
     for (size_t i = 0; i < count; i += step) {
         const double x = left + pitch * static_cast<double>(i) + std::min(pitch * 0.5, 24.0);
-        text +=
-            fmt::format("<text class=\"name\" transform=\"translate({:.1f} {:.1f}) rotate(18)\">{}</text>\n",
-                        x, top + panel_height + 14, escaped(shortened(report.tensors[i].name, 20)));
+        text += fmt::format(
+            "<text class=\"name\" text-anchor=\"end\" transform=\"translate({:.1f} {:.1f}) "
+            "rotate(-18)\">{}</text>\n",
+            x, top + panel_height + 14, escaped(shortened(report.tensors[i].name, 16)));
     }
     return text;
 }

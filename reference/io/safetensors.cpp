@@ -173,6 +173,8 @@ void require_adjacent(const SafetensorsTensors& tensors, std::span<const std::by
 }  // namespace
 
 int64_t TensorView::elements() const {
+    // The other extents of an empty tensor may be of any size.
+    if (std::ranges::find(shape, 0) != shape.end()) return 0;
     int64_t count = 1;
     for (int64_t extent : shape) count *= extent;
     return count;
