@@ -142,6 +142,10 @@ TEST_CASE("bisect cli: a trace in another arithmetic is rounding alone") {
 TEST_CASE("bisect cli: a trace in double, whose floats are of another type, is rounding alone") {
     const std::string truth = file("truth.safetensors");
     REQUIRE(run_touchstone("run --random-tokens 50 --arithmetic truth --trace " + truth).exit_code == 0);
+    // The double model traces index queries as Q4i leaves them, the others as they go in.
+    TensorMap tensors = read(truth);
+    std::erase_if(tensors, [](const auto& entry) { return entry.first.ends_with(".attn.indexer.query"); });
+    write(truth, tensors, {{"config", "tiny"}, {"arithmetic", "truth"}});
     const json found = bisect_json(truth, 0);
     CHECK(found.at("arithmetic") == "exact");
     CHECK(found.at("made_here").empty());

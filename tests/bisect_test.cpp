@@ -187,7 +187,8 @@ const std::vector<Planted>& planted() {
         {"each row's output is another row's", 0, 5, "attn.wo_a_out", 1,
          [](Parameters&, TensorMap& in, const StepPlace&) {
              Tensor& x = tensor_in(in, "x");
-             std::ranges::rotate(x.bytes, x.bytes.begin() + std::ssize(x.bytes) / x.shape.front());
+             std::rotate(x.bytes.begin(), x.bytes.begin() + std::ssize(x.bytes) / x.shape.front(),
+                         x.bytes.end());
          },
          "output_rows_rotated"},
         {"noise that is none of the hypotheses", 0, 4, "attn.qr", 1,
@@ -240,6 +241,20 @@ TEST_CASE("bisect: other orders of summation make no mistake, whatever they choo
             CHECK_FALSE(result.diverges());
             CHECK(result.first_bit.has_value() == (theirs != ours));
         }
+}
+
+TEST_CASE("bisect: what is about as far as another profile is rounding, before any cause is looked for") {
+    const TensorMap theirs = traced::pass(source(), Arithmetic::released_hopper, calls);
+    const TracedPass pass(source().config(), views_of(theirs), "theirs");
+    const std::vector<LayerRole> roles = traced::backbone(source().config());
+    for (const TracedTensor& tensor : pass.path()) {
+        const Step* step = step_of(source().config(), tensor.layer, tensor.name);
+        if (step == nullptr) continue;
+        CAPTURE(traced_name(tensor.layer, tensor.name));
+        const StepPlace place{pass, source(),     roles,
+                              0,    tensor.layer, pass.rows(0, tensor.layer, tensor.name)};
+        CHECK(judge_step(*step, place, Arithmetic::exact).verdict != StepVerdict::made_here);
+    }
 }
 
 TEST_CASE("bisect: a planted mistake is found where it is, and named where a hypothesis is about it") {
@@ -316,8 +331,8 @@ TEST_CASE("bisect: tensors that are only moved have to be the same (taken over f
     check_located(trace.tensors(), "0 L04.pre_out", "");
     PlantedTrace ids(reference_trace(), source());
     Tensor shifted = *ids.pass().tensor(0, 1, "engram.row_ids");
-    std::ranges::rotate(shifted.bytes,
-                        shifted.bytes.end() - std::ssize(shifted.bytes) / shifted.shape.front());
+    std::rotate(shifted.bytes.begin(),
+                shifted.bytes.end() - std::ssize(shifted.bytes) / shifted.shape.front(), shifted.bytes.end());
     ids.replace(0, 1, "engram.row_ids", shifted);
     check_located(ids.tensors(), "0 L01.engram.row_ids", "");
 }
@@ -367,8 +382,9 @@ TEST_CASE("bisect: of a trace with few tensors, the first far from the reference
     CHECK_FALSE(bisected(few).diverges());
     // Every row has the streams of the next: nobody sees why.
     Tensor& streams = few.find("position_000000/L05.x_out")->second;
-    std::ranges::rotate(streams.bytes,
-                        streams.bytes.begin() + std::ssize(streams.bytes) / streams.shape.front());
+    std::rotate(streams.bytes.begin(),
+                streams.bytes.begin() + std::ssize(streams.bytes) / streams.shape.front(),
+                streams.bytes.end());
     const BisectResult result = bisected(few);
     REQUIRE(result.suspect.has_value());
     CHECK(name_of(result.tensors[*result.suspect]) == "0 L05.x_out");

@@ -8,10 +8,9 @@ namespace touchstone {
 
 namespace {
 
-/// What rounding has not been seen to grow to where every choice of experts and rows is the same.
-constexpr double largest_noise = 0x1p-4;
-/// Noise grows: this much at once, above what one layer's rounding reaches, is none.
-constexpr double largest_jump = 16, noise_of_a_layer = 0x1p-7;
+/// Noise grows from step to step: this many times the largest error before, above what one layer's rounding
+/// reaches, is none.
+constexpr double largest_jump = 8, noise_of_a_layer = 0x1p-7;
 
 TensorView view(const Tensor& tensor) {
     return {tensor.type, tensor.shape, tensor.bytes};
@@ -25,8 +24,13 @@ std::optional<size_t> same_call(const TracedPass& reference, const TracedCall& c
     return static_cast<size_t>(found - calls.begin());
 }
 
-Tolerance path_tolerance(const Step* step) {
-    return step == nullptr ? Tolerance{} : step_tolerance(*step);
+/// A tensor that is only moved may carry the rounding of the step before.
+Tolerance path_tolerance(const Step* step, const std::string& type) {
+    if (step != nullptr && !step->links.empty()) return step_tolerance(*step);
+    OutputSlot slot;
+    slot.type = type;
+    slot.judged = Judged::bound;
+    return rounding_tolerance(slot);
 }
 
 void compare(TensorReport& report, const TracedPass& theirs, const TracedPass* reference, const Step* step) {
@@ -36,7 +40,7 @@ void compare(TensorReport& report, const TracedPass& theirs, const TracedPass* r
     const Tensor* expected = reference->tensor(*call, report.layer, report.name);
     const Tensor* got = theirs.tensor(report.call, report.layer, report.name);
     if (expected == nullptr || got == nullptr || expected->shape != got->shape) return;
-    const Tolerance tolerance = path_tolerance(step);
+    const Tolerance tolerance = path_tolerance(step, got->type);
     report.against = difference(view(*expected), view(*got), tolerance);
     report.beyond_rounding = !within(*report.against, tolerance);
 }
@@ -65,10 +69,9 @@ void judge(TensorReport& report, const StepPlace& place, const Step* step, Arith
 bool is_suspect(const TensorReport& report, const BisectResult& result) {
     const std::optional<double> error = relative_error(report);
     if (!report.traced || report.step.verdict != StepVerdict::unseen || !error) return false;
-    if (!(*error <= largest_noise)) return true;
     double before = 0;
     for (const TensorReport& one : result.tensors) before = std::max(before, relative_error(one).value_or(0));
-    return *error > noise_of_a_layer && *error > largest_jump * before;
+    return !(*error <= std::max(noise_of_a_layer, largest_jump * before));
 }
 
 void note(BisectResult& result, const TensorReport& report) {

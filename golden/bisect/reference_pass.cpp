@@ -27,7 +27,7 @@ bool runs_from_the_beginning(const TracedPass& theirs, std::string& why) {
         }
         next = at.end();
     }
-    why = "it has no call";
+    if (next == 0) why = "it has no call";
     return next > 0;
 }
 
