@@ -54,7 +54,4 @@ std::string growth_svg(const TraceQuestion& question, const BisectResult& result
 /// "position_000100/L06.attn.qr".
 std::string full_name(const std::vector<TracedCall>& calls, const TensorReport& report);
 
-/// Quoted for a shell where it has to be.
-std::string shell_word(const std::string& word);
-
 }  // namespace touchstone::cli

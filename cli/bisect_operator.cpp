@@ -110,7 +110,7 @@ std::string result_text(const OperatorQuestion& question, const std::vector<Comp
     if (first.k_block >= 0) text += fmt::format(", block {} of K", first.k_block);
     text += fmt::format(": {}\n", element_text(first.element, question.got.find(first.output)->second.type));
     text += cause_text(diagnosis) + assumptions_text(question.assumptions);
-    return text + fmt::format("\nAgain: {}\n", command);
+    return text + fmt::format("\n{}\n", command);
 }
 
 json result_json(const OperatorQuestion& question, const std::vector<ComparedOutput>& outputs,

@@ -113,12 +113,4 @@ json diagnosis_json(const Diagnosis& diagnosis) {
     return object;
 }
 
-std::string shell_word(const std::string& word) {
-    const bool plain = word.find_first_of(" ()'\"$&;|<>*?[]{}\\`!#~") == std::string::npos && !word.empty();
-    if (plain) return word;
-    std::string quoted = "'";
-    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return quoted + "'";
-}
-
 }  // namespace touchstone::cli

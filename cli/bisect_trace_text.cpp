@@ -173,7 +173,7 @@ std::string trace_text(const TraceQuestion& question, const BisectResult& result
                             full_name(question.calls, at), at.step.why);
     else
         text += fault_text(question, result);
-    return text + assumptions_text(question.assumptions) + fmt::format("\nAgain: {}\n", question.again);
+    return text + assumptions_text(question.assumptions) + fmt::format("\n{}\n", question.again);
 }
 
 json trace_json(const TraceQuestion& question, const BisectResult& result) {

@@ -16,18 +16,6 @@ namespace touchstone::cli {
 
 namespace {
 
-/// A word as a POSIX shell reads it back.
-std::string shell_quoted(const std::string& word) {
-    const auto plain = [](char c) {
-        return std::string_view("-_./=,:+@%").find(c) != std::string_view::npos || (c >= '0' && c <= '9') ||
-               (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    };
-    if (!word.empty() && std::ranges::all_of(word, plain)) return word;
-    std::string text = "'";
-    for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return text + "'";
-}
-
 /// "NAME=VALUE".
 std::pair<std::string, std::string> split(const std::string& text, const std::string& option,
                                           const std::string& expected) {
@@ -67,10 +55,10 @@ touchstone::CompareOptions library_options(const CompareCommandOptions& options)
 std::string reproducer_of(const CompareCommandOptions& options, const CompareReport& report) {
     const TensorComparison* worst = report.worst();
     if (worst == nullptr) return "";
-    std::string text = fmt::format("touchstone compare {} {} --tensor {}", shell_quoted(options.expected),
-                                   shell_quoted(options.got), shell_quoted(pattern_of(worst->name)));
+    std::string text = fmt::format("touchstone compare {} {} --tensor {}", shell_word(options.expected),
+                                   shell_word(options.got), shell_word(pattern_of(worst->name)));
     const auto add = [&text](std::string_view option, const std::string& value) {
-        if (!value.empty()) text += fmt::format(" {} {}", option, shell_quoted(value));
+        if (!value.empty()) text += fmt::format(" {} {}", option, shell_word(value));
     };
     for (const std::string& tolerance : options.tolerances) add("--tolerance", tolerance);
     add("--map", options.map);

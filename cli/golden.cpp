@@ -28,13 +28,6 @@ std::optional<Arithmetic> arithmetic_of(const std::string& name) {
                      "exact, hopper, released_hopper", ""});
 }
 
-/// The same bytes as one word of a shell.
-std::string shell_word(const std::string& text) {
-    std::string word = "'";
-    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return word + "'";
-}
-
 std::string line_of(const GoldenFinding& finding) {
     return fmt::format("{:<13} {}{}{}\n", golden_status_name(finding.status), finding.what,
                        finding.detail.empty() ? "" : ": ", finding.detail);

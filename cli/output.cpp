@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
+#include <string_view>
 
 namespace touchstone::cli {
 
@@ -11,6 +13,17 @@ void write_result(const std::string& text) {
     const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
     if (written != text.size() || std::fflush(stdout) != 0)
         throw std::runtime_error("cannot write to standard output");
+}
+
+std::string shell_word(const std::string& word) {
+    const auto plain = [](char c) {
+        return std::string_view("-_./=,:+@%").find(c) != std::string_view::npos || (c >= '0' && c <= '9') ||
+               (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    };
+    if (!word.empty() && std::ranges::all_of(word, plain)) return word;
+    std::string text = "'";
+    for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return text + "'";
 }
 
 std::string to_text(const nlohmann::json& object) {

@@ -12,6 +12,9 @@ namespace touchstone::cli {
 /// Writes to stdout and reports a failed write (full disk, closed pipe) as an exception.
 void write_result(const std::string& text);
 
+/// A word as a POSIX shell reads it back: quoted where it has to be.
+std::string shell_word(const std::string& word);
+
 /// An object as JSON text with sorted keys, two spaces of indent and a final newline.
 std::string to_text(const nlohmann::json& object);
 
