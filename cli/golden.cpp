@@ -49,12 +49,37 @@ std::vector<const GoldenFinding*> failures_of(const GoldenReport& report) {
     return failures;
 }
 
+/// An expression that finds this text and no other.
+std::string whole_text_regex(const std::string& text) {
+    std::string regex = "^";
+    for (const char c : text) {
+        if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) regex += '\\';
+        regex += c;
+    }
+    return regex + "$";
+}
+
+/// Whether --case takes the stored case. A case that no longer can be read it refuses, and one that is now
+/// written otherwise it does not find.
+bool is_taken_by_case_option(const std::string& stored) {
+    try {
+        return golden_filter(stored, "", std::nullopt).takes(stored);
+    } catch (const UserError&) {
+        return false;
+    }
+}
+
+std::string words_for_case(const std::string& stored) {
+    if (is_taken_by_case_option(stored)) return " --case " + shell_word(stored);
+    return " " + shell_word(whole_text_regex(stored));
+}
+
 /// The command that shows a failure again: the first case that drifts, or the operator of a file.
 std::string reproducer(const GoldenOptions& options, const std::vector<const GoldenFinding*>& failures) {
     const auto of_case = std::ranges::find_if(failures, [](const auto* f) { return f->is_case; });
     std::string command = "touchstone golden verify";
     if (of_case != failures.end()) {
-        command += " --case " + shell_word((*of_case)->what);
+        command += words_for_case((*of_case)->what);
     } else if (const size_t slash = failures.front()->what.find('/'); slash != std::string::npos) {
         command += " " + shell_word("^" + failures.front()->what.substr(0, slash) + "\\(");
     }
@@ -83,7 +108,7 @@ json changes_json(const std::vector<SlotChange>& changes) {
     json list = json::array();
     for (const SlotChange& change : changes) {
         json entry = {{"slot", change.slot}, {"was", change.was}, {"is", change.is}};
-        if (change.differing >= 0) {
+        if (change.differing > 0) {
             entry["differing"] = change.differing;
             entry["elements"] = change.elements;
             entry["first"] = change.first;

@@ -104,6 +104,28 @@ TEST_CASE("golden verify: a failure says what differs, and its last line reprodu
     CHECK((*drift)["changes"][0]["slot"] == "exact/comb");
 }
 
+TEST_CASE("golden verify: of a case that no longer can be read, the last line finds it all the same") {
+    const std::string folder = made_store("gone", "'^top_k.rows=8,'");
+    const std::string table = command_line::read_file(fs::path(folder) / "top_k/hashes.tsv");
+    const size_t begin = table.find("\ntop_k(") + 1;
+    const std::string stored = table.substr(begin, table.find('\t', begin) - begin);
+    const std::string renamed = "top_k(lines=8,eps=1e+06,seed=7)";
+    std::string altered = table;
+    for (size_t at; (at = altered.find(stored)) != std::string::npos;)
+        altered.replace(at, stored.size(), renamed);
+    alter(folder, "top_k/hashes.tsv", table, altered);
+    const Result result = run_touchstone("golden verify '^top_k.(lines|rows=8,)' --store " + folder);
+    CHECK(result.exit_code == 1);
+    CHECK(result.out.find("REFUSED       " + renamed) != std::string::npos);
+    const std::string command = last_line(result.out);
+    CHECK(command.find(R"('^top_k\(lines=8,eps=1e\+06,seed=7\)$')") != std::string::npos);
+    const Result again = run_touchstone(command.substr(std::string("touchstone ").size()));
+    CHECK(again.exit_code == 1);
+    CHECK(again.out.find("REFUSED       " + renamed) != std::string::npos);
+    CHECK(again.out.find("golden: cases=1 ") != std::string::npos);
+    CHECK(last_line(again.out) == command);
+}
+
 TEST_CASE("golden verify: at most ten failures are repeated") {
     const std::string folder = made_store("many", "'^top_k.rows=8,'");
     const Result result = run_touchstone("golden verify '^top_k' --store " + folder);  // the others are stale
