@@ -109,6 +109,14 @@ inline std::string refusal(const std::function<void()>& run) {
     return "";
 }
 
+/// Of this case the store has hashes alone from now on.
+inline void forget_tensors(const fs::path& folder, const std::string& text) {
+    const GoldenStore store = open_golden_store(folder, [](std::string_view) { return true; });
+    if (const auto kept = store.kept.find(text); kept != store.kept.end())
+        fs::remove(folder / kept->second / "tensors.safetensors");
+    sign(folder);
+}
+
 /// Alters the record of one case and signs the store.
 inline void alter_record(const fs::path& folder, const std::string& table, const std::string& text,
                          const std::function<void(HashTable&, CaseDigests&)>& change) {

@@ -1,6 +1,7 @@
 #include "golden/store/store.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <map>
 #include <set>
@@ -158,8 +159,44 @@ TEST_CASE("golden store: files that are missing and files that nobody lists") {
     CHECK_FALSE(report.passed());
 }
 
+TEST_CASE("golden store: links to nothing and pipes are findings, and the rest is verified") {
+    const fs::path folder = copied_store();
+    const int64_t cases = verify(folder).cases;
+    const std::string tensors = "sinkhorn/rows=4,streams=3,iterations=1/tensors.safetensors";
+    REQUIRE(fs::remove(folder / tensors));
+    fs::create_symlink("/nowhere", folder / tensors);
+    GoldenReport report = verify(folder);
+    GoldenFinding found = only_problem(report);
+    CHECK(found.status == GoldenStatus::damaged);
+    CHECK(found.what == tensors);
+    CHECK(report.cases == cases);
+
+    const fs::path other = copied_store();
+    fs::create_symlink("loop", other / "top_k/loop");
+    found = only_problem(verify(other));
+    CHECK(found.status == GoldenStatus::unlisted);
+    CHECK(found.what == "top_k/loop");
+    REQUIRE(fs::remove(other / "top_k/loop"));
+    fs::create_directory_symlink(folder, other / "top_k/elsewhere");
+    CHECK(only_problem(verify(other)).what == "top_k/elsewhere");
+    REQUIRE(fs::remove(other / "top_k/elsewhere"));
+
+    REQUIRE(mkfifo((other / "top_k/pipe").c_str(), 0600) == 0);
+    CHECK(only_problem(verify(other)).status == GoldenStatus::unlisted);
+    REQUIRE(fs::remove(other / "top_k/hashes.tsv"));
+    fs::rename(other / "top_k/pipe", other / "top_k/hashes.tsv");
+    report = verify(other);
+    CHECK(only_problem(report).status == GoldenStatus::damaged);
+    CHECK(report.cases > 0);
+    CHECK(report.cases < cases);
+    // Of a damaged manifest too, nobody waits for a pipe.
+    flip_bit(other / manifest_name, 70, 0);
+    CHECK(verify(other).count(GoldenStatus::damaged) == 2);
+}
+
 TEST_CASE("golden store: another generator is input drift, and outputs are not compared") {
     const fs::path folder = copied_store();
+    forget_tensors(folder, norm_case);
     alter_record(folder, "sinkhorn/hashes.tsv", norm_case, [](HashTable&, CaseDigests& digests) {
         digests["inputs"]["a"].hash ^= 1;
         digests["exact"]["comb"].hash ^= 1;
@@ -170,12 +207,13 @@ TEST_CASE("golden store: another generator is input drift, and outputs are not c
     REQUIRE(found.changes.size() == 1);
     CHECK(found.changes[0].slot == "inputs/a");
     CHECK(found.changes[0].was != found.changes[0].is);
-    CHECK(found.changes[0].differing == 0);  // the stored bits are those that are made
+    CHECK(found.changes[0].differing == -1);
     CHECK(found.compared == 1);
 }
 
 TEST_CASE("golden store: other bits of a profile are output drift of that profile") {
     const fs::path folder = copied_store();
+    forget_tensors(folder, linear_case);
     alter_record(folder, "linear_bf16/hashes.tsv", linear_case,
                  [](HashTable&, CaseDigests& digests) { digests["hopper"]["accumulator"].hash += 1; });
     const GoldenFinding found = only_problem(verify(folder));
@@ -189,6 +227,7 @@ TEST_CASE("golden store: other bits of a profile are output drift of that profil
     CHECK(verify_golden_store(folder, exact).count(GoldenStatus::output_drift) == 1);
 
     const fs::path reshaped = copied_store();
+    forget_tensors(reshaped, linear_case);
     alter_record(reshaped, "linear_bf16/hashes.tsv", linear_case,
                  [](HashTable&, CaseDigests& digests) { digests["exact"]["y"].form = "BF16[33,5]"; });
     CHECK(only_problem(verify(reshaped)).changes[0].text().find("BF16[33,5]:") != std::string::npos);
@@ -201,7 +240,9 @@ TEST_CASE("golden store: where bits are kept, drift says which elements") {
     kept["exact"]["comb"].view<float>()[7] *= 2;
     kept["exact"]["comb"].view<float>()[9] *= 2;
     write_case_tensors(tensors, kept, norm_case);
-    sign(folder);
+    alter_record(folder, "sinkhorn/hashes.tsv", norm_case, [&](HashTable&, CaseDigests& digests) {
+        digests["exact"]["comb"] = digest_of(kept["exact"]["comb"]);
+    });
     const GoldenFinding found = only_problem(verify(folder));
     CHECK(found.status == GoldenStatus::output_drift);
     REQUIRE(found.changes.size() == 1);
@@ -209,6 +250,48 @@ TEST_CASE("golden store: where bits are kept, drift says which elements") {
     CHECK(found.changes[0].differing == 2);
     CHECK(found.changes[0].elements == 36);
     CHECK(found.changes[0].first == 7);
+}
+
+TEST_CASE("golden store: hashes and kept tensors that do not agree are damage, whichever is wrong") {
+    const std::string path = "sinkhorn/rows=4,streams=3,iterations=1/tensors.safetensors";
+    const fs::path wrong_hash = copied_store(), wrong_bits = copied_store(), unreadable = copied_store();
+    alter_record(wrong_hash, "sinkhorn/hashes.tsv", norm_case,
+                 [](HashTable&, CaseDigests& digests) { digests["exact"]["comb"].hash ^= 1; });
+    CaseTensors kept = read_case_tensors(wrong_bits / path);
+    kept["exact"]["comb"].view<float>()[7] *= 2;
+    write_case_tensors(wrong_bits / path, kept, norm_case);
+    sign(wrong_bits);
+    write(unreadable / path, "no tensors");
+    sign(unreadable);
+    for (const fs::path& folder : {wrong_hash, wrong_bits, unreadable}) {
+        CAPTURE(folder);
+        const GoldenFinding found = only_problem(verify(folder));
+        CHECK(found.status == GoldenStatus::damaged);
+        CHECK(found.what == norm_case);
+        CHECK(found.changes.empty());
+        const std::string named = folder == unreadable ? "tensors.safetensors" : "exact/comb";
+        CHECK(found.detail.find(named) != std::string::npos);
+    }
+}
+
+TEST_CASE("golden store: a damaged table is named whatever is asked of it") {
+    const fs::path folder = copied_store();
+    flip_bit(folder / "top_k/hashes.tsv", 200, 0);
+    const std::string not_listed = "top_k(rows=9,columns=77)";
+    const GoldenReport of_case = verify_golden_store(folder, golden_filter(not_listed, "", std::nullopt));
+    CHECK(only_problem(of_case).what == "top_k/hashes.tsv");
+    CHECK(only_problem(verify(folder, "rows=9,columns=77,")).what == "top_k/hashes.tsv");
+    // What is asked for is of another operator.
+    CHECK(verify(folder, "^sinkhorn.rows=(4|16),").passed());
+    CHECK(verify_golden_store(folder, golden_filter("sinkhorn(rows=99)", "", std::nullopt)).findings.empty());
+
+    // The files of a case that is stored, and no longer listed.
+    const fs::path old = copied_store();
+    const std::string gone = "sinkhorn(rows=16,streams=7,iterations=20,hc_eps=1e-06,fill=normal,seed=7)";
+    alter_record(old, "sinkhorn/hashes.tsv", norm_case,
+                 [&](HashTable& table, CaseDigests& digests) { table[gone] = digests; });
+    write(old / "sinkhorn/notes.txt", "what is this?");
+    CHECK(verify(old, "^sinkhorn.rows=16,streams=7,").count(GoldenStatus::unlisted) == 1);
 }
 
 TEST_CASE("golden store: cases and profiles that the store lacks are stale, cases that do not run refused") {

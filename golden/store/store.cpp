@@ -54,12 +54,18 @@ const Tensor* tensor_of(const PartTensors& part, const std::string& slot) {
     return &part.tensors->find(slot)->second;
 }
 
-/// Paths of regular files and links below `folder`, relative to the store.
+/// Paths of everything below `folder` but folders, relative to the store. Links are not followed; what is in
+/// a folder that cannot be read is not there.
 std::vector<std::string> files_below(const fs::path& store, const std::string& folder) {
     std::vector<std::string> files;
-    std::error_code none;
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(store / folder, none))
-        if (!entry.is_directory()) files.push_back(entry.path().lexically_relative(store).generic_string());
+    std::error_code error;
+    fs::recursive_directory_iterator entry(store / folder, fs::directory_options::skip_permission_denied,
+                                           error);
+    for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+        std::error_code unknown;
+        if (entry->symlink_status(unknown).type() != fs::file_type::directory)
+            files.push_back(entry->path().lexically_relative(store).generic_string());
+    }
     std::ranges::sort(files);
     return files;
 }
@@ -97,22 +103,31 @@ class Opening {
                 "its last line is not the digest of the others: nothing is known of the files");
     }
 
-    /// The bytes of a file that is what the manifest says; nothing, and a finding, for another.
-    std::optional<std::string> checked(const std::string& path) {
-        std::string bytes = read_file(store_.folder / path);
-        const auto listed = store_.manifest.find(path);
-        if (listed == store_.manifest.end()) {
-            if (!store_.manifest_damaged) {
-                add(GoldenStatus::unlisted, path, "no line of the manifest names it");
-                return std::nullopt;
-            }
-        } else if (const std::string digest = sha256_of(bytes); digest != listed->second) {
-            add(GoldenStatus::damaged, path,
-                fmt::format("its SHA-256 is {}.., the manifest's {}..", digest.substr(0, 12),
-                            listed->second.substr(0, 12)));
+    /// The bytes of a file; nothing, and a finding, for one that cannot be read: a link to nothing, a pipe.
+    std::optional<std::string> readable(const std::string& path) {
+        try {
+            return read_file(store_.folder / path);
+        } catch (const UserError& error) {
+            add(GoldenStatus::damaged, path, error.parts().what);
             return std::nullopt;
         }
-        return bytes;
+    }
+
+    /// The bytes of a file that is what the manifest says; nothing, and a finding, for another.
+    std::optional<std::string> checked(const std::string& path) {
+        const auto listed = store_.manifest.find(path);
+        if (listed == store_.manifest.end() && !store_.manifest_damaged) {
+            add(GoldenStatus::unlisted, path, "no line of the manifest names it");
+            return std::nullopt;
+        }
+        std::optional<std::string> bytes = readable(path);
+        if (!bytes || listed == store_.manifest.end()) return bytes;
+        const std::string digest = sha256_of(*bytes);
+        if (digest == listed->second) return bytes;
+        add(GoldenStatus::damaged, path,
+            fmt::format("its SHA-256 is {}.., the manifest's {}..", digest.substr(0, 12),
+                        listed->second.substr(0, 12)));
+        return std::nullopt;
     }
 
     void read_operator(const std::string& name) {
@@ -161,7 +176,7 @@ std::string_view golden_status_key(GoldenStatus status) {
 std::string SlotChange::text() const {
     std::string line =
         fmt::format("{}: {} -> {}", slot, was.empty() ? "none" : was, is.empty() ? "none" : is);
-    if (differing >= 0)
+    if (differing > 0)
         line += fmt::format(", {} of {} elements differ, the first at {}", differing, elements, first);
     return line;
 }

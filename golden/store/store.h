@@ -24,9 +24,10 @@ enum class GoldenStatus : uint8_t {
     output_drift,  ///< the same inputs give other outputs
     missing,       ///< a file that the manifest lists is not there
     unlisted,      ///< a file that the manifest does not list
-    damaged,       ///< a file whose SHA-256 is not the manifest's, or a manifest that is not its own
-    stale,         ///< a case of the list, or a profile of it, that the store lacks
-    refused,       ///< a stored case that no longer can be run
+    damaged,  ///< a file whose SHA-256 is not the manifest's, a manifest that is not its own, a file that
+              ///< cannot be read, or a case whose kept tensors are not those of its hashes
+    stale,    ///< a case of the list, or a profile of it, that the store lacks
+    refused,  ///< a stored case that no longer can be run
 };
 inline constexpr size_t golden_statuses = 8;
 /// "equal", "INPUT DRIFT", ..
@@ -93,7 +94,8 @@ struct GoldenReport {
     bool passed() const { return count(GoldenStatus::equal) == std::ssize(findings); }
 };
 
-/// Runs stored cases, in parallel, and compares.
+/// Runs stored cases, in parallel, and compares. Of operators none of whose cases are taken no file is
+/// checked.
 GoldenReport verify_golden_store(const std::filesystem::path& folder, const GoldenFilter& filter);
 
 /// A part of a case, as it was or is.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <optional>
 
 #include "golden/store/case_file.h"
 #include "golden/store/store.h"
@@ -43,19 +44,52 @@ void compare_part(const CaseOfStore& stored, const CaseTensors& kept, const std:
     finding.compared += std::ssize(is);
 }
 
+/// The first kept tensor that has another hash than the table says; empty: there is none. A part that the
+/// table lacks is `stale`.
+std::string contradiction(const CaseDigests& table, const CaseTensors& kept) {
+    for (const auto& [part, slots] : digests_of(kept)) {
+        const PartDigests* listed = value_of(table, part);
+        if (listed == nullptr) continue;
+        for (const auto& [slot, digest] : slots) {
+            const TensorDigest* said = value_of(*listed, slot);
+            if (said == nullptr || *said != digest) return part + "/" + slot;
+        }
+    }
+    return "";
+}
+
+/// Kept tensors; nothing, and a finding, where they are not those of the table.
+std::optional<CaseTensors> kept_tensors(const CaseOfStore& stored, GoldenFinding& finding) {
+    if (stored.tensors.empty()) return CaseTensors{};
+    finding.status = GoldenStatus::damaged;
+    try {
+        CaseTensors kept = read_case_tensors(stored.tensors);
+        const std::string slot = contradiction(*stored.digests, kept);
+        if (slot.empty()) {
+            finding.status = GoldenStatus::equal;
+            return kept;
+        }
+        finding.detail = fmt::format("{} is kept with other bits than hashes.tsv has the hash of", slot);
+    } catch (const UserError& error) {
+        finding.detail = fmt::format("{}: {}", tensors_file_name, error.parts().what);
+    }
+    return std::nullopt;
+}
+
 void verify_into(const CaseOfStore& stored, const GoldenFilter& filter, GoldenFinding& finding) {
     const ParsedCase parsed = parse_case(stored.text, "the golden store");
-    const CaseTensors kept = stored.tensors.empty() ? CaseTensors{} : read_case_tensors(stored.tensors);
+    const std::optional<CaseTensors> kept = kept_tensors(stored, finding);
+    if (!kept) return;
     // Other inputs make other outputs: then these say nothing.
     const TensorMap inputs = make_inputs(*parsed.info, parsed.parameters);
-    compare_part(stored, kept, std::string(inputs_part), inputs, finding);
+    compare_part(stored, *kept, std::string(inputs_part), inputs, finding);
     if (!finding.changes.empty()) {
         finding.status = GoldenStatus::input_drift;
         finding.detail = "the generator makes other inputs than those stored; outputs are not compared";
         return;
     }
     for (const Arithmetic profile : profiles_of(*stored.digests, *parsed.info, filter))
-        compare_part(stored, kept, std::string(arithmetic_name(profile)),
+        compare_part(stored, *kept, std::string(arithmetic_name(profile)),
                      run_operator(*parsed.info, profile, parsed.parameters, inputs), finding);
     if (finding.changes.empty()) return;
     finding.status = GoldenStatus::output_drift;
@@ -114,13 +148,27 @@ std::vector<GoldenFinding> stale_cases(const GoldenStore& store, const GoldenFil
     return stale;
 }
 
+/// Operators whose files are checked: those of cases of the list and of the store that are taken.
+std::set<std::string, std::less<>> taken_operators(const std::filesystem::path& folder,
+                                                   const GoldenFilter& filter) {
+    std::set<std::string, std::less<>> taken;
+    const auto operator_of = [](const std::string& text) { return text.substr(0, text.find('(')); };
+    if (!filter.case_text.empty()) return {operator_of(filter.case_text)};
+    for (const GoldenCase& golden : golden_cases())
+        if (filter.takes(golden.text)) taken.insert(golden.info->name);
+    const GoldenStore tables = open_golden_store(folder, [](std::string_view) { return false; });
+    for (const auto& [text, digests] : tables.cases)
+        if (filter.takes(text)) taken.insert(operator_of(text));
+    // A table that cannot be read may have held what is asked for.
+    return taken.empty() ? tables.unusable : taken;
+}
+
 }  // namespace
 
 GoldenReport verify_golden_store(const std::filesystem::path& folder, const GoldenFilter& filter) {
-    std::set<std::string, std::less<>> taken;
-    for (const GoldenCase& golden : golden_cases())
-        if (filter.takes(golden.text)) taken.insert(golden.info->name);
     const bool everything = filter.takes_everything();
+    const std::set<std::string, std::less<>> taken =
+        everything ? std::set<std::string, std::less<>>{} : taken_operators(folder, filter);
     const GoldenStore store =
         open_golden_store(folder, [&](std::string_view name) { return everything || taken.contains(name); });
 
