@@ -154,7 +154,74 @@ TEST_CASE("golden make: what is not committed leaves nothing, and what was left 
     }
     CHECK(files_of(folder) == before);
     write(folder / ".replacement.partial/new/sinkhorn/hashes.tsv", "of a killed process");
-    CHECK(verify(folder).passed());
+    const GoldenFinding found = only_problem(verify(folder));
+    CHECK(found.status == GoldenStatus::unlisted);
+    CHECK(found.what == ".replacement.partial");
     CHECK(make_golden_store(folder, taking(some_cases), false).written);
+    CHECK(files_of(folder) == before);
+}
+
+TEST_CASE("golden make: files that a killed process had taken away are put back, wherever it was stopped") {
+    const std::vector<std::string> removed{"top_k/hashes.tsv"};
+    const std::vector<std::string> added{"sinkhorn/hashes.tsv", "a/new/file", std::string(manifest_name)};
+    const auto whole = files_of(copied_store());
+    // Of each path the moves of commit(): away, then in. `stop` of them have been done.
+    for (int stop = 0; stop <= 6; ++stop) {
+        CAPTURE(stop);
+        const fs::path folder = copied_store(), aside = folder / ".replacement.partial";
+        for (const std::string& path : added) write(aside / "new" / path, "new");
+        write(
+            aside / "moves",
+            "removed top_k/hashes.tsv\nadded sinkhorn/hashes.tsv\nadded a/new/file\nadded MANIFEST.sha256\n");
+        int moves = 0;
+        const auto move = [&](const fs::path& from, const fs::path& to) {
+            if (moves++ >= stop) return;
+            fs::create_directories(to.parent_path());
+            fs::rename(from, to);
+        };
+        move(folder / removed[0], aside / "old" / removed[0]);
+        for (const std::string& path : added) {
+            if (path != "a/new/file") move(folder / path, aside / "old" / path);
+            move(aside / "new" / path, folder / path);
+        }
+        REQUIRE(moves == 6);
+        // Also while the manifest is away this is a store, and no whole one.
+        CHECK(is_golden_store(folder));
+        CHECK(verify(folder).count(GoldenStatus::unlisted) >= 1);
+        CHECK(verify(folder).count(GoldenStatus::missing) >= (stop == 5 ? 1 : 0));
+        CHECK(make_golden_store(folder, taking(some_cases), false).changes.empty());
+        CHECK(files_of(folder) == whole);
+        CHECK_FALSE(fs::exists(folder / "a"));
+    }
+}
+
+TEST_CASE(
+    "golden make: what was aside of a finished replacement is not put back, nor moves of another kind") {
+    const fs::path folder = copied_store();
+    const auto before = files_of(folder);
+    write(folder / ".replacement.partial/old/sinkhorn/hashes.tsv", "an older table");
+    CHECK(make_golden_store(folder, taking(some_cases), false).changes.empty());
+    CHECK(files_of(folder) == before);
+    for (const std::string moves : {"added ../x\n", "added /x\n", "added\n", "moved x\n", "removed \n"}) {
+        CAPTURE(moves);
+        write(folder / ".replacement.partial/moves", moves);
+        CHECK(refusal([&] { FileReplacement refused(folder); }).find("is no move") != std::string::npos);
+        CHECK(fs::exists(folder / ".replacement.partial/moves"));
+    }
+}
+
+TEST_CASE("golden make: there is one at a time in a folder") {
+    const fs::path folder = copied_store();
+    const auto before = files_of(folder);
+    {
+        FileReplacement first(folder);
+        write(first.aside("sinkhorn/hashes.tsv"), "new");
+        const std::string message = refusal([&] { make_golden_store(folder, taking(some_cases), true); });
+        CHECK(message.find("another make is at work") != std::string::npos);
+        CHECK(fs::exists(first.aside("sinkhorn/hashes.tsv")));
+        // Another folder is another matter.
+        CHECK(make_golden_store(copied_store(), taking(some_cases), true).written);
+    }
+    CHECK(make_golden_store(folder, taking(some_cases), true).written);
     CHECK(files_of(folder) == before);
 }

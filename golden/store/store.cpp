@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "golden/store/case_file.h"
+#include "golden/store/file_replacement.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone {
@@ -83,24 +84,41 @@ class Opening {
         : takes_operator_(takes_operator) {
         store_.folder = folder;
         read_manifest();
+        note_replacement();
         for (const std::string& name : operator_folders(store_.manifest)) read_operator(name);
     }
     GoldenStore take() { return std::move(store_); }
 
   private:
     void add(GoldenStatus status, const std::string& path, const std::string& detail) {
-        if (!takes_operator_(operator_of(path)) && path != manifest_name) return;
+        const bool of_operator = path != manifest_name && path != replacement_name;
+        if (of_operator && !takes_operator_(operator_of(path))) return;
         store_.problems.push_back({status, path, false, detail, {}, 0});
     }
 
     void read_manifest() {
+        const std::string name(manifest_name);
+        std::error_code unknown;
+        if (!fs::is_regular_file(store_.folder / manifest_name, unknown)) {
+            store_.manifest_damaged = true;
+            return add(GoldenStatus::missing, name, "nothing is known of the files");
+        }
         std::optional<Manifest> manifest = parse_manifest(read_file(store_.folder / manifest_name));
         store_.manifest_damaged = !manifest;
         if (manifest)
             store_.manifest = std::move(*manifest);
         else
-            add(GoldenStatus::damaged, std::string(manifest_name),
+            add(GoldenStatus::damaged, name,
                 "its last line is not the digest of the others: nothing is known of the files");
+    }
+
+    void note_replacement() {
+        std::error_code unknown;
+        if (!fs::exists(fs::symlink_status(store_.folder / replacement_name, unknown))) return;
+        add(GoldenStatus::unlisted, std::string(replacement_name),
+            is_half_replaced(store_.folder)
+                ? "a make is at work, or was stopped while it replaced files: the next puts the old ones back"
+                : "a make is at work, or was stopped before it replaced a file: the next removes it");
     }
 
     /// The bytes of a file; nothing, and a finding, for one that cannot be read: a link to nothing, a pipe.
@@ -207,7 +225,7 @@ GoldenFilter golden_filter(const std::string& case_text_given, const std::string
 
 bool is_golden_store(const fs::path& folder) {
     std::error_code unknown;
-    return fs::is_regular_file(folder / manifest_name, unknown);
+    return fs::is_regular_file(folder / manifest_name, unknown) || is_half_replaced(folder);
 }
 
 GoldenStore open_golden_store(const fs::path& folder,

@@ -23,7 +23,7 @@ enum class GoldenStatus : uint8_t {
     input_drift,   ///< the generator makes other inputs: outputs are not compared
     output_drift,  ///< the same inputs give other outputs
     missing,       ///< a file that the manifest lists is not there
-    unlisted,      ///< a file that the manifest does not list
+    unlisted,      ///< a file that the manifest does not list, or what a make has left aside
     damaged,  ///< a file whose SHA-256 is not the manifest's, a manifest that is not its own, a file that
               ///< cannot be read, or a case whose kept tensors are not those of its hashes
     stale,    ///< a case of the list, or a profile of it, that the store lacks
@@ -79,7 +79,7 @@ struct GoldenStore {
     std::vector<GoldenFinding> problems;
 };
 
-/// Whether the folder has a manifest.
+/// Whether the folder has a manifest, or a make was stopped while it replaced that.
 bool is_golden_store(const std::filesystem::path& folder);
 /// Reads the tables of all operators and checks every file of those that `takes_operator` takes.
 GoldenStore open_golden_store(const std::filesystem::path& folder,

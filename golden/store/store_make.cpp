@@ -26,13 +26,17 @@ struct MadeCase {
     CaseTensors tensors;  ///< of cases whose tensors are kept
 };
 
-std::vector<MadeCase> made_cases(const GoldenFilter& filter) {
+std::vector<MadeCase> taken_cases(const GoldenFilter& filter) {
     std::vector<MadeCase> made;
     for (const GoldenCase& golden : golden_cases())
         if (filter.takes(golden.text)) made.push_back({&golden, {}, {}});
     if (made.empty())
         throw UserError({"no case of the list is taken", "REGEX", "one that is found in a case's text",
                          "see touchstone golden list"});
+    return made;
+}
+
+void run_cases(std::vector<MadeCase>& made) {
     std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic, 1)
     for (size_t i = 0; i < made.size(); ++i) {
@@ -47,7 +51,6 @@ std::vector<MadeCase> made_cases(const GoldenFilter& filter) {
         }
     }
     if (failure) std::rethrow_exception(failure);
-    return made;
 }
 
 std::string operator_of(const std::string& case_line) {
@@ -61,7 +64,8 @@ std::string folder_of(const GoldenCase& golden) {
 class Making {
   public:
     Making(const fs::path& folder, const GoldenFilter& filter)
-        : folder_(folder), filter_(filter), made_(made_cases(filter)) {
+        : folder_(folder), filter_(filter), made_(taken_cases(filter)), replacement_(folder) {
+        run_cases(made_);
         if (is_golden_store(folder)) {
             old_ = open_golden_store(folder, [](std::string_view) { return true; });
             require_readable();
@@ -69,13 +73,12 @@ class Making {
     }
 
     GoldenMakeReport make(bool replace) {
-        FileReplacement replacement(folder_);
-        for (const MadeCase& made : made_) add_case(made, replacement);
-        write_tables(replacement);
+        for (const MadeCase& made : made_) add_case(made);
+        write_tables();
         note_removed();
         if (old_.manifest_damaged) note(GoldenChangeKind::rewritten, std::string(manifest_name));
         const auto replaces = [](const GoldenChange& c) { return c.kind != GoldenChangeKind::added; };
-        if (replace || std::ranges::none_of(report_.changes, replaces)) commit(replacement);
+        if (replace || std::ranges::none_of(report_.changes, replaces)) commit();
         std::ranges::stable_sort(report_.changes, {}, &GoldenChange::what);
         report_.cases = std::ssize(made_);
         return std::move(report_);
@@ -100,13 +103,13 @@ class Making {
         manifest_[path] = sha256_of(bytes);
         const fs::path place = folder_ / path;
         std::error_code unknown;
-        const bool there = fs::exists(place, unknown);
+        const bool there = fs::exists(fs::symlink_status(place, unknown));
         if (there && fs::is_regular_file(place, unknown) && read_file(place) == bytes) return;
         moved_.push_back(path);
         if (there) overwritten_.insert(path);
     }
 
-    void add_case(const MadeCase& made, FileReplacement& replacement) {
+    void add_case(const MadeCase& made) {
         const GoldenCase& golden = *made.golden;
         tables_[golden.info->name][golden.text] = made.digests;
         const bool changed = note_case(made);
@@ -114,10 +117,10 @@ class Making {
         const std::string folder = folder_of(golden);
         const std::string json = fmt::format("{}/{}", folder, case_file_name);
         const std::string tensors = fmt::format("{}/{}", folder, tensors_file_name);
-        write_file_atomically(replacement.aside(json), case_json(golden, keeps_inputs(made.tensors)));
-        write_case_tensors(replacement.aside(tensors), made.tensors, golden.text);
+        write_file_atomically(replacement_.aside(json), case_json(golden, keeps_inputs(made.tensors)));
+        write_case_tensors(replacement_.aside(tensors), made.tensors, golden.text);
         for (const std::string& path : {json, tensors}) {
-            add_file(path, replacement.aside(path));
+            add_file(path, replacement_.aside(path));
             if (!changed && overwritten_.contains(path)) note(GoldenChangeKind::rewritten, path);
         }
     }
@@ -160,7 +163,7 @@ class Making {
     }
 
     /// Of every operator of which a case was taken, now or before.
-    void write_tables(FileReplacement& replacement) {
+    void write_tables() {
         for (const auto& [text, digests] : old_.cases)
             if (filter_.takes(text)) tables_.try_emplace(operator_of(text));
         for (auto& [name, table] : tables_) {
@@ -168,8 +171,8 @@ class Making {
                 if (operator_of(text) == name && !filter_.takes(text)) table[text] = digests;
             if (table.empty()) continue;
             const std::string path = name + "/hashes.tsv";
-            write_file_atomically(replacement.aside(path), hash_table_text(table));
-            add_file(path, replacement.aside(path));
+            write_file_atomically(replacement_.aside(path), hash_table_text(table));
+            add_file(path, replacement_.aside(path));
             // A table that could be read is added to, or its cases are noted; of another nothing is known.
             const bool read = old_.manifest.contains(path) && !old_.unusable.contains(name);
             if (!read && overwritten_.contains(path)) note(GoldenChangeKind::rewritten, path);
@@ -202,10 +205,10 @@ class Making {
         });
     }
 
-    void commit(FileReplacement& replacement) {
-        write_file_atomically(replacement.aside(std::string(manifest_name)), manifest_text(manifest_));
+    void commit() {
+        write_file_atomically(replacement_.aside(std::string(manifest_name)), manifest_text(manifest_));
         moved_.emplace_back(manifest_name);
-        replacement.commit(removed_, moved_);
+        replacement_.commit(removed_, moved_);
         report_.written = true;
         report_.files = std::ssize(manifest_) + 1;
         report_.bytes = static_cast<int64_t>(fs::file_size(folder_ / manifest_name));
@@ -216,6 +219,7 @@ class Making {
     fs::path folder_;
     const GoldenFilter& filter_;
     std::vector<MadeCase> made_;
+    FileReplacement replacement_;  ///< before anything is read: it puts back and locks
     GoldenStore old_;
     Manifest manifest_;                        ///< new
     std::map<std::string, HashTable> tables_;  ///< new, by operator

@@ -33,9 +33,10 @@ struct GoldenMakeReport {
 /// Runs the listed cases that `filter` takes and stores them in `folder`, whose other cases stay; a filter
 /// that takes everything also removes what the list no longer has. Without `replace` a store is only added
 /// to: where anything would change, nothing is written at all. Files are written aside and renamed when all
-/// are complete, the manifest last; when that fails, what was renamed goes back.
-/// Throws UserError where no case is taken, a case is refused, the folder cannot be written to, or a damaged
-/// file would have to be read to keep the other cases.
+/// are complete, the manifest last; when that fails, what was renamed goes back: at once, or where the
+/// process was killed, when the next one is made. Throws UserError where another make is at work in the
+/// folder, no case is taken, a case is refused, the folder cannot be written to, or a damaged file would have
+/// to be read to keep the other cases.
 GoldenMakeReport make_golden_store(const std::filesystem::path& folder, const GoldenFilter& filter,
                                    bool replace);
 
