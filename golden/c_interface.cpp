@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "golden/compare/difference.h"
+#include "golden/compare/element_types.h"
 #include "golden/store/operator_json.h"
 #include "golden/touchstone.h"
 #include "reference/io/config_json.h"
@@ -32,10 +33,37 @@ constexpr int64_t most_rank = 8, most_tensors = 1024;
 
 thread_local std::string last_error;
 
+/// Bytes of the UTF-8 character that the text begins with; 0: it begins with none.
+size_t character_bytes(std::string_view text) {
+    const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+    const uint32_t first = byte(0);
+    if (first < 0x80) return 1;
+    const size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    uint32_t code = first & (0x7Fu >> bytes);
+    for (size_t i = 1; i < bytes; ++i) {
+        if ((byte(i) & 0xC0) != 0x80) return 0;
+        code = code << 6 | (byte(i) & 0x3F);
+    }
+    constexpr std::array<uint32_t, 5> least{0, 0, 0x80, 0x800, 0x10000};
+    const bool is_surrogate = code >= 0xD800 && code < 0xE000;
+    return first < 0xC2 || first > 0xF4 || code < least[bytes] || code > 0x10FFFF || is_surrogate ? 0 : bytes;
+}
+
+/// U+FFFD for every byte that is no UTF-8: callers decode the message.
+std::string in_utf8(std::string_view text) {
+    std::string valid;
+    while (!text.empty()) {
+        const size_t bytes = character_bytes(text);
+        valid += bytes > 0 ? text.substr(0, bytes) : "\xEF\xBF\xBD";
+        text.remove_prefix(std::max(bytes, size_t{1}));
+    }
+    return valid;
+}
+
 /// Where even the message finds no memory, none is kept.
 void keep_error(const char* message) noexcept {
     try {
-        last_error = message;
+        last_error = in_utf8(message);
     } catch (...) {
         last_error.clear();
     }
@@ -352,7 +380,9 @@ touchstone_status touchstone_compare(const touchstone_tensor* expected, const to
         if (left.type != right.type || left.shape != right.shape)
             throw UserError({fmt::format("got is {}", describe(right.type, right.shape)), "",
                              fmt::format("{}, as expected is", describe(left.type, left.shape)), ""});
-        const Tolerance limits = parse_tolerance(text_argument(tolerance, "tolerance"), "tolerance");
+        Tolerance limits = parse_tolerance(text_argument(tolerance, "tolerance"), "tolerance");
+        // A neighbouring id or code is another one, not a near one.
+        if (!is_float_type(left.type)) limits = {};
         const Difference found = difference(left, right, limits);
         if (comparison != nullptr) write_comparison(comparison_of(found), *comparison);
         return within(found, limits) ? touchstone_ok : touchstone_differs;

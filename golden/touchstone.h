@@ -2,8 +2,10 @@
  * and comparison of their results. Library libtouchstone.
  *
  * Every function may be called from any thread, also at the same time. None throws or ends the process for
- * what it is given; pointers must be null or valid. Nothing is kept of the caller's buffers after a call.
- * Numbers are little-endian, tensors row-major. */
+ * what it is given, with one exception: where memory is exhausted inside the OpenMP runtime, which starts the
+ * threads, that ends the process (libgomp: "Out of memory allocating .. bytes", "Thread creation failed").
+ * Pointers must be null or valid. Nothing is kept of the caller's buffers after a call. Numbers are
+ * little-endian, tensors row-major. */
 #ifndef TOUCHSTONE_H
 #define TOUCHSTONE_H
 
@@ -48,7 +50,8 @@ TOUCHSTONE_API int32_t touchstone_api_version(void);
 /* "0.1.0"; stays valid. */
 TOUCHSTONE_API const char* touchstone_version(void);
 /* Why the last call of this thread failed: what, where, what was expected, what to do; "" after one that did
- * not. Valid until the thread's next call. */
+ * not. In UTF-8: of what the caller gave, U+FFFD stands for every byte that is none. Valid until the thread's
+ * next call. */
 TOUCHSTONE_API const char* touchstone_last_error(void);
 
 /* Operators, in the order of the model. */
@@ -104,8 +107,9 @@ typedef struct touchstone_comparison {
 } touchstone_comparison;
 
 /* Compares two tensors of one type and shape; their names do not matter. `tolerance`: a class, "bit",
- * "bf16_step", "fp32_row", .., or limits such as "ulp=1,share=0.01". touchstone_ok: within it;
- * touchstone_differs: not. `comparison` may be null. */
+ * "bf16_step", "fp32_row", .., or limits such as "ulp=1,share=0.01". Integers and BOOL, which are ids, codes
+ * and indices, are compared bit for bit whatever it is. touchstone_ok: within it; touchstone_differs: not.
+ * `comparison` may be null. */
 TOUCHSTONE_API touchstone_status touchstone_compare(const touchstone_tensor* expected,
                                                     const touchstone_tensor* got, const char* tolerance,
                                                     touchstone_comparison* comparison);

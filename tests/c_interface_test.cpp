@@ -341,6 +341,57 @@ TEST_CASE("c interface: comparison says what differs, how much, and whether that
     CHECK(found.elements == 1);
 }
 
+TEST_CASE("c interface: integers are compared bit for bit, whatever the tolerance") {
+    const std::array<int64_t, 1> shape{8};
+    for (const char* type : {"BOOL", "U8", "I8", "I16", "U32", "I64"}) {
+        CAPTURE(type);
+        std::array<uint8_t, 64> a{}, b{};
+        b[0] = 1;
+        const std::string name(type);
+        const size_t bytes = name == "I64" ? 64 : name == "U32" ? 32 : name == "I16" ? 16 : 8;
+        const touchstone_tensor expected{"a", type, 1, shape.data(), a.data(), bytes};
+        const touchstone_tensor got{"b", type, 1, shape.data(), b.data(), bytes};
+        touchstone_comparison found{};
+        found.struct_bytes = sizeof(found);
+        for (const char* tolerance : {"bit", "ulp=1", "abs=10", "fp32_row", "bf16_step"}) {
+            CAPTURE(tolerance);
+            CHECK(touchstone_compare(&expected, &got, tolerance, &found) == touchstone_differs);
+            CHECK(found.outside == 1);
+            CHECK(found.largest_ulp == 1);
+            CHECK(touchstone_compare(&expected, &expected, tolerance, &found) == touchstone_ok);
+        }
+        check_refused(touchstone_compare(&expected, &got, "close", nullptr), "close");
+    }
+}
+
+TEST_CASE("c interface: a message is UTF-8, whatever bytes it is about") {
+    const std::string replacement = "\xEF\xBF\xBD";
+    struct Bytes {
+        std::string given, shown;
+    };
+    const std::vector<Bytes> all{
+        {"\xC3\xA9", "\xC3\xA9"},
+        {"\xE2\x82\xAC", "\xE2\x82\xAC"},
+        {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"},
+        {"\xFF", replacement},
+        {"\x80", replacement},
+        {"\xC0\xAF", replacement + replacement},                                      // "/" in two bytes
+        {"\xE0\x80\xAF", replacement + replacement + replacement},                    // and in three
+        {"\xED\xA0\x80", replacement + replacement + replacement},                    // a surrogate
+        {"\xF4\x90\x80\x80", replacement + replacement + replacement + replacement},  // beyond U+10FFFF
+        {"\xE2\x82", replacement + replacement},                                      // cut off
+    };
+    for (const Bytes& bytes : all) {
+        CAPTURE(bytes.given);
+        Handle inputs;
+        const std::string text = "no" + bytes.given + "such(rows=2)";
+        CHECK(touchstone_make_inputs(text.c_str(), &inputs.tensors) == touchstone_bad_argument);
+        const std::string error = touchstone_last_error();
+        CHECK(error.find("no" + bytes.shown + "such") != std::string::npos);
+        CHECK(json(error).dump().size() > error.size());  // throws for what is no UTF-8
+    }
+}
+
 TEST_CASE("c interface: tensors that cannot be compared are refused") {
     std::array<float, 6> a{};
     const std::array<int64_t, 2> shape{2, 3}, turned{3, 2};
