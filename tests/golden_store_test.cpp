@@ -252,6 +252,16 @@ TEST_CASE("golden store: where bits are kept, drift says which elements") {
     CHECK(found.changes[0].first == 7);
 }
 
+TEST_CASE("golden store: bits that differ are a change, whatever their hashes") {
+    TensorMap was{{"y", {"U8", {3}, {std::byte{1}, std::byte{2}, std::byte{3}}}}}, is = was;
+    const PartDigests digests{{"y", digest_of(was["y"])}};
+    CHECK(changes_of_part("exact", {&digests, &was}, {&digests, &is}).empty());
+    is["y"].bytes[1] = std::byte{9};
+    const std::vector<SlotChange> changes = changes_of_part("exact", {&digests, &was}, {&digests, &is});
+    REQUIRE(changes.size() == 1);
+    CHECK(changes[0].text().ends_with(", 1 of 3 elements differ, the first at 1"));
+}
+
 TEST_CASE("golden store: hashes and kept tensors that do not agree are damage, whichever is wrong") {
     const std::string path = "sinkhorn/rows=4,streams=3,iterations=1/tensors.safetensors";
     const fs::path wrong_hash = copied_store(), wrong_bits = copied_store(), unreadable = copied_store();
