@@ -154,8 +154,10 @@ void add_bisect_command(CLI::App& app, int& exit_code) {
         "first row\nstands at position 100, position_000100/tokens [rows] its token ids. Tensors may be "
         "missing.\n"
         "Examples:\n"
-        "  touchstone bisect theirs.safetensors --svg growth.svg\n"
-        "  touchstone bisect --case 'rms_norm(rows=3,width=5120,seed=7)' outputs.safetensors");
+        "  touchstone run --random-tokens 20 --trace theirs.safetensors && touchstone bisect "
+        "theirs.safetensors\n"
+        "  touchstone op --case 'rms_norm(rows=3,width=512)' --out theirs.safetensors && "
+        "touchstone bisect --case 'rms_norm(rows=3,width=512)' theirs.safetensors");
     command->callback([options, &exit_code] { exit_code = run_bisect(*options); });
 }
 

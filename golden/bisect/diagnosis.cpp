@@ -19,6 +19,8 @@ namespace {
 
 /// A hypothesis that leaves more of the difference than this unexplained is not named.
 constexpr double most_unexplained = 0.05;
+/// Nor one that leaves more than this share, rms by rms, of the result or of what it predicts.
+constexpr double most_beside_itself = 0.1;
 /// Nor one that leaves more than this, though all of it may be rounding.
 constexpr double most_within_rounding = 0.5;
 /// Where rounding explains a result too, a fault is named for this many elements at least: a rounding tie
@@ -82,6 +84,8 @@ std::vector<double> numbers(const Tensor& tensor) {
 struct Distance {
     double squares = 0;
     int64_t places = 0, hard_places = 0;  ///< hard: all but the first kind
+    int64_t lost = 0;                     ///< places where one side alone is finite
+    int64_t differing = 0;                ///< elements that are not the same number
 };
 
 /// An output that was got, and its difference from the reference's, against which predictions are held.
@@ -92,18 +96,23 @@ class ToExplain {
           measured_(is_float(got.type)),
           step_(got.type == "BF16" ? 0x1p-7 : 1e-5),
           width_(static_cast<size_t>(width_of(got))) {
-        for (int64_t i = 0; i < expected.elements(); i += width_of(got))
+        for (int64_t i = 0; i < expected.elements(); i += width_of(got)) {
             row_rms_.push_back(row_rms(expected, i, width_of(got)));
+        }
         whole_ = distance(numbers(expected));
     }
 
-    /// The share that a prediction leaves: of the squares, or of the places. Places alone count where a
-    /// kernel's own noise decides about few large errors, as when a byte order is wrong.
-    double unexplained(const Tensor& predicted) const {
-        const Distance left = distance(numbers(predicted));
+    /// The share that a prediction leaves: of the squares, or of a fault the places. Places alone count where
+    /// a kernel's own noise decides about few large errors, as when a byte order is wrong.
+    double unexplained(const Tensor& predicted, Cause what) const {
+        const std::vector<double> values = numbers(predicted);
+        const Distance left = distance(values);
+        if (share(left.lost, whole_.lost) > most_unexplained || !resembles(values))
+            return std::numeric_limits<double>::infinity();
         const double squares = std::max(std::sqrt(share(left.squares, whole_.squares)),
                                         share(left.hard_places, whole_.hard_places));
-        return whole_.places == 0 ? squares : std::min(squares, share(left.places, whole_.places));
+        const bool by_places = what == Cause::fault && whole_.places > 0 && places_tell();
+        return by_places ? std::min(squares, share(left.places, whole_.places)) : squares;
     }
 
   private:
@@ -111,16 +120,43 @@ class ToExplain {
         Distance result;
         for (size_t i = 0; i < values.size(); ++i) {
             const double x = values[i], y = got_[i];
+            if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+            ++result.differing;
             if (measured_ && std::isfinite(x) && std::isfinite(y)) {
                 const double units = (x - y) / row_rms_[i / width_];
                 result.squares += units * units;
                 result.places += std::abs(units) > 1e-5 && std::abs(x - y) > step_ * std::abs(y);
-            } else if (x != y && !(std::isnan(x) && std::isnan(y))) {
+            } else {
                 ++result.places;
                 ++result.hard_places;
+                result.lost += measured_;
             }
         }
         return result;
+    }
+
+    /// Whether what differs besides the places is rounding for sure: numbers in fp32 that are no places are.
+    bool places_tell() const {
+        const int64_t rest = whole_.differing - whole_.places;
+        return step_ < 0x1p-7 || rest <= 3 * whole_.places || 100 * rest <= std::ssize(got_);
+    }
+
+    /// Whether what is left is small beside the result and the prediction themselves, row by row: near a
+    /// result of zeros everything is that is small.
+    bool resembles(const std::vector<double>& values) const {
+        if (!measured_) return true;
+        double squares = 0;
+        for (size_t first = 0; first < values.size(); first += width_) {
+            double left = 0, of_got = 0, of_values = 0;
+            for (size_t i = first; i < first + width_; ++i) {
+                if (!std::isfinite(values[i]) || !std::isfinite(got_[i])) continue;
+                left += (values[i] - got_[i]) * (values[i] - got_[i]);
+                of_got += got_[i] * got_[i];
+                of_values += values[i] * values[i];
+            }
+            if (left > 0) squares += static_cast<double>(width_) * left / std::min(of_got, of_values);
+        }
+        return squares <= most_beside_itself * most_beside_itself * static_cast<double>(values.size());
     }
 
     template <class T>
@@ -161,11 +197,13 @@ bool same_bits(const TensorMap& all, const TensorMap& some) {
         some, [&](const auto& entry) { return same_bits(all.find(entry.first)->second, entry.second); });
 }
 
+/// As numbers: a zero of the other sign is no evidence.
 int64_t elements_that_differ(const TensorMap& all, const TensorMap& some) {
     int64_t count = 0;
     for (const auto& [name, tensor] : some) {
-        const Difference found = difference(view(all.find(name)->second), view(tensor), {});
-        count += found.elements - found.identical;
+        const std::vector<double> x = numbers(all.find(name)->second), y = numbers(tensor);
+        for (size_t i = 0; i < x.size(); ++i)
+            count += x[i] != y[i] && !(std::isnan(x[i]) && std::isnan(y[i]));
     }
     return count;
 }
@@ -176,10 +214,16 @@ struct Results {
     const TensorMap &expected, &got;
 };
 
+/// Whether rounding alone made that difference. Where it may have, so may zeros of the other sign.
+bool within_rounding(const Difference& found, const OutputSlot& slot) {
+    const Tolerance tolerance = rounding_tolerance(slot);
+    return within(found, tolerance) ||
+           (!tolerance.exact() && found.zero_signs == found.elements - found.identical);
+}
+
 /// Whether rounding alone leads from `output` to what was got.
 bool within_rounding(const OutputSlot& slot, const Tensor& output, const Tensor& got) {
-    const Tolerance tolerance = rounding_tolerance(slot);
-    return within(difference(view(output), view(got), tolerance), tolerance);
+    return within_rounding(difference(view(output), view(got), rounding_tolerance(slot)), slot);
 }
 
 bool within_rounding(const TensorMap& outputs, const Results& results) {
@@ -203,13 +247,13 @@ class AllToExplain {
         }
     }
 
-    double unexplained(const TensorMap& predicted) const {
+    double unexplained(const TensorMap& predicted, Cause what) const {
         double largest = 0;
         for (const Output& output : outputs_) {
             const Tensor& tensor = predicted.find(output.slot.name)->second;
             // Of an output that is right but for rounding nothing is to be explained, nor to be spoilt.
             const bool stays_right = output.right && within_rounding(output.slot, tensor, output.got);
-            if (!stays_right) largest = std::max(largest, output.difference.unexplained(tensor));
+            if (!stays_right) largest = std::max(largest, output.difference.unexplained(tensor, what));
         }
         return largest;
     }
@@ -240,7 +284,7 @@ std::vector<Explanation> explain(const Results& results, bool only_exact, const 
             continue;
         }
         if (only_exact) continue;
-        const double left = to_explain.unexplained(*predicted);
+        const double left = to_explain.unexplained(*predicted, hypothesis.what);
         if (left <= most_unexplained ||
             (left <= most_within_rounding && within_rounding(*predicted, results)))
             found.push_back({&hypothesis, false, left});
@@ -309,10 +353,9 @@ Departure departure(const Results& results) {
         const auto found = results.got.find(slot.name);
         if (found == results.got.end()) continue;
         const Tensor &expected = results.expected.find(slot.name)->second, &got = found->second;
-        const Tolerance rounding = rounding_tolerance(slot);
-        const Difference d = difference(view(expected), view(got), rounding);
+        const Difference d = difference(view(expected), view(got), rounding_tolerance(slot));
         if (d.equal()) continue;
-        const bool here_within = within(d, rounding);
+        const bool here_within = within_rounding(d, slot);
         // A difference that rounding explains is not where a fault begins.
         if (result.first.output.empty() || (result.all_within && !here_within)) {
             const int64_t beyond = here_within ? -1 : first_beyond_rounding(slot, expected, got);
