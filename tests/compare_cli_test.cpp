@@ -190,7 +190,7 @@ TEST_CASE("compare: a row for every tensor as CSV") {
     CHECK(result.exit_code == 1);
     CHECK(
         result.out.starts_with("tensor,verdict,type,elements,identical,outside,differing_rows,ulp,abs,rel,"
-                               "rms,cosine_distance,tolerance,reason\n"));
+                               "rms,cosine_distance,tolerance,reason\r\n"));
     CHECK(contains(result.out, "L00.x's,FAILED,F32,4,3,1,1,1048576,0.5,0.125,"));
     CHECK(contains(result.out, "same,EQUAL,F32,2,2,0,0,0,0,0,0,0,bit,"));
     const std::string b = write("b.safetensors", {f32("same", {2}, {5, 6})});
