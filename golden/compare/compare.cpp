@@ -35,6 +35,8 @@ std::string places_text(std::string_view name, const PlacesDifference& places) {
 /// What a unit in the last place is called.
 std::string steps_text(const std::string& type, int64_t ulp) {
     if (type == "E2M1") return ulp == 1 ? "one fp4 code apart" : fmt::format("up to {} fp4 codes apart", ulp);
+    if (static_cast<double>(ulp) > most_ulp)
+        return is_float_type(type) ? "more than 2^53 ulp" : "more than 2^53 apart";
     if (!is_float_type(type)) return fmt::format("up to {} apart", ulp);
     return fmt::format("up to {} ulp", ulp);
 }
