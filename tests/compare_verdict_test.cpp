@@ -226,7 +226,7 @@ TEST_CASE("compare: limits that are said to pass do, and impossible ones are not
         if (m.rms) CHECK(compare_one(e, g, fmt::format("rms={}", *m.rms)).verdict == Verdict::passed);
         CHECK_FALSE(contains(text, "=inf"));
         CHECK_FALSE(contains(text, "=nan"));
-        CHECK_FALSE(contains(text, "9223372036854775807"));
+        CHECK_FALSE(contains(text + found.reason, "9223372036854775807"));
         return m;
     };
     std::vector<float> values, changed;

@@ -60,8 +60,8 @@ std::string table_row(const TensorComparison& tensor) {
         "<td class=\"reason\">{}</td></tr>\n",
         badge(name_of(tensor.verdict)), escaped(name_text(tensor.name)), describe(tensor.type, tensor.shape),
         measured ? fmt::format("{}", tensor.difference->elements - tensor.difference->identical) : "-",
-        measured ? fmt::format("{}", tensor.difference->largest_ulp) : "-",
-        measured ? number_text(tensor.difference->largest_of_rms) : "-", escaped(tensor.reason));
+        measured && tensor.minimum.ulp ? fmt::format("{}", *tensor.minimum.ulp) : "-",
+        measured && tensor.minimum.rms ? number_text(*tensor.minimum.rms) : "-", escaped(tensor.reason));
 }
 
 std::string histogram(const TensorComparison& tensor) {
