@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "golden/compare/compare_text.h"
+#include "golden/compare/printable.h"
 #include "reference/io/atomic_file.h"
 #include "reference/io/config_json.h"
 #include "reference/io/user_error.h"
@@ -47,14 +48,14 @@ touchstone::CompareOptions library_options(const CompareCommandOptions& options)
     for (const std::string& text : options.layouts) add_layout(text, result);
     for (const std::string& text : options.scores)
         result.scores.insert(split(text, "--scores", "NAME=SCORES, names of tensors of A"));
+    result.row_errors = !options.html.empty() || !options.svg.empty();
     if (!options.map.empty()) result.name_map = parse_name_map(read_config_file(options.map), options.map);
     return result;
 }
 
-/// The command that compares the worst tensor alone; "" where nothing differs.
-std::string reproducer_of(const CompareCommandOptions& options, const CompareReport& report) {
+CompareCommands commands_of(const CompareCommandOptions& options, const CompareReport& report) {
     const TensorComparison* worst = report.worst();
-    if (worst == nullptr) return "";
+    if (worst == nullptr) return {};
     std::string text = fmt::format("touchstone compare {} {} --tensor {}", shell_word(options.expected),
                                    shell_word(options.got), shell_word(pattern_of(worst->name)));
     const auto add = [&text](std::string_view option, const std::string& value) {
@@ -65,7 +66,7 @@ std::string reproducer_of(const CompareCommandOptions& options, const CompareRep
     for (const std::string& layout : options.layouts) add("--layout", layout);
     for (const std::string& scores : options.scores) add("--scores", scores);
     add("--allow-mistrusted", options.allow_mistrusted);
-    return text;
+    return {text, "--allow-mistrusted " + shell_word(pattern_of(worst->name))};
 }
 
 }  // namespace
@@ -73,20 +74,23 @@ std::string reproducer_of(const CompareCommandOptions& options, const CompareRep
 int run_compare(const CompareCommandOptions& options) {
     const TensorFile expected(options.expected), got(options.got);
     const CompareReport report = compare_files(expected, got, library_options(options));
-    const std::string reproducer = reproducer_of(options, report);
-    if (!options.html.empty()) write_file_atomically(options.html, compare_html(report, reproducer));
+    const CompareCommands commands = commands_of(options, report);
+    if (!options.html.empty()) write_file_atomically(options.html, compare_html(report, commands));
     if (!options.svg.empty()) write_file_atomically(options.svg, compare_svg(report));
     if (!options.output.json)
         for (const std::string& warning : report.warnings)
-            fmt::print(stderr, "touchstone: warning: {}\n", warning);
-    write_result(options.output.json  ? to_text(compare_json(report, reproducer))
+            fmt::print(stderr, "touchstone: warning: {}\n", printable(warning));
+    write_result(options.output.json  ? to_text(compare_json(report, commands))
                  : options.output.csv ? compare_table(report).csv()
-                                      : compare_text(report, options.all, reproducer));
+                                      : compare_text(report, options.all, commands));
     return report.exit_code();
 }
 
 std::string compare_help() {
-    std::string text = "Tolerances, by name or as limits such as ulp=1,share=0.01:\n";
+    std::string text =
+        "Tolerances, by name or as limits such as ulp=1,share=0.01. Without REGEX: they are of floating "
+        "tensors;\n"
+        "integers and BOOL stay bit:\n";
     for (const ToleranceClass& known : tolerance_classes())
         text += fmt::format("  {:<17} {:<36} {}\n", known.name, known.text, known.meaning);
     text += "Layouts:\n";

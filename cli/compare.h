@@ -6,11 +6,12 @@
 
 #include "cli/table.h"
 #include "golden/compare/compare.h"
+#include "golden/compare/compare_text.h"
 
 namespace touchstone::cli {
 
 /// Schema touchstone.compare/1.
-nlohmann::json compare_json(const CompareReport& report, const std::string& reproducer);
+nlohmann::json compare_json(const CompareReport& report, const CompareCommands& commands);
 /// One row a tensor.
 Table compare_table(const CompareReport& report);
 

@@ -31,6 +31,16 @@ json element_json(const ElementPair& pair, const TensorComparison& tensor) {
             {"got_bits", bits_text(tensor.type, pair.got_bits)}};
 }
 
+/// Null where no tolerance passes, and for each limit that does not.
+json minimum_json(const MinimumTolerances& minimum) {
+    if (minimum.none()) return nullptr;
+    const auto limit = [](const auto& value) { return value ? json(*value) : json(nullptr); };
+    return {{"ulp", limit(minimum.ulp)},
+            {"abs", limit(minimum.absolute)},
+            {"rel", limit(minimum.relative)},
+            {"rms", limit(minimum.rms)}};
+}
+
 json difference_json(const TensorComparison& tensor) {
     const Difference& d = *tensor.difference;
     return {{"elements", d.elements},
@@ -44,12 +54,8 @@ json difference_json(const TensorComparison& tensor) {
             {"negative_infinity", places_json(d.negative_infinity)},
             {"ulp_histogram", d.ulp_bins},
             {"normalised_mean_square", number_json(d.normalised_mean_square)},
-            {"cosine", number_json(d.cosine)},
-            {"minimum",
-             {{"ulp", tensor.minimum.ulp},
-              {"abs", number_json(tensor.minimum.absolute)},
-              {"rel", number_json(tensor.minimum.relative)},
-              {"rms", number_json(tensor.minimum.rms)}}},
+            {"cosine_distance", number_json(d.cosine)},
+            {"minimum", minimum_json(tensor.minimum)},
             {"first", element_json(d.first, tensor)},
             {"worst", element_json(d.worst, tensor)}};
 }
@@ -71,7 +77,7 @@ json selection_json(const SelectionDifference& s) {
 
 json tensor_json(const TensorComparison& tensor) {
     json object{{"name", tensor.name},
-                {"got_name", tensor.got_name},
+                {"got_name", tensor.found ? json(tensor.got_name) : json(nullptr)},
                 {"verdict", name_of(tensor.verdict)},
                 {"reason", tensor.reason},
                 {"doubt", tensor.doubt},
@@ -86,9 +92,27 @@ json tensor_json(const TensorComparison& tensor) {
     return object;
 }
 
+/// Nine cells; empty where nothing was measured, and where no such limit lets the tensor pass.
+void add_measurements(const TensorComparison& tensor, std::vector<Cell>& row) {
+    if (!tensor.difference) {
+        row.insert(row.end(), 9, Cell(""));
+        return;
+    }
+    const Difference& d = *tensor.difference;
+    for (int64_t count : {d.elements, d.identical, d.outside, d.differing_rows}) row.emplace_back(count);
+    const auto add = [&row](const auto& limit) {
+        row.emplace_back(limit ? fmt::format("{}", *limit) : std::string());
+    };
+    add(tensor.minimum.ulp);
+    add(tensor.minimum.absolute);
+    add(tensor.minimum.relative);
+    add(tensor.minimum.rms);
+    row.emplace_back(std::isnan(d.cosine) ? "nan" : fmt::format("{}", d.cosine));
+}
+
 }  // namespace
 
-json compare_json(const CompareReport& report, const std::string& reproducer) {
+json compare_json(const CompareReport& report, const CompareCommands& commands) {
     json counts, tensors = json::array();
     for (size_t v = 0; v < verdict_count; ++v)
         counts[std::string(name_of(static_cast<Verdict>(v)))] = report.counts[v];
@@ -100,20 +124,18 @@ json compare_json(const CompareReport& report, const std::string& reproducer) {
             {"counts", counts},
             {"tensors", tensors},
             {"warnings", report.warnings},
-            {"reproducer", reproducer}};
+            {"reproduce", commands.reproduce.empty() ? json(nullptr) : json(commands.reproduce)}};
 }
 
 Table compare_table(const CompareReport& report) {
     Table table({"tensor", "verdict", "type", "elements", "identical", "outside", "differing_rows", "ulp",
-                 "abs", "rel", "rms", "cosine", "tolerance", "reason"});
-    const auto number = [](double value) { return Cell(fmt::format("{}", value)); };
+                 "abs", "rel", "rms", "cosine_distance", "tolerance", "reason"});
     for (const TensorComparison& tensor : report.tensors) {
-        const Difference d = tensor.difference.value_or(Difference{});
-        table.add_row({tensor.name, std::string(name_of(tensor.verdict)), tensor.type, d.elements,
-                       d.identical, d.outside, d.differing_rows, tensor.minimum.ulp,
-                       number(tensor.minimum.absolute), number(tensor.minimum.relative),
-                       number(tensor.minimum.rms), number(d.cosine), tolerance_text(tensor.tolerance),
-                       tensor.reason});
+        std::vector<Cell> row{tensor.name, std::string(name_of(tensor.verdict)), tensor.type};
+        add_measurements(tensor, row);
+        row.emplace_back(tolerance_text(tensor.tolerance));
+        row.emplace_back(tensor.reason);
+        table.add_row(std::move(row));
     }
     return table;
 }

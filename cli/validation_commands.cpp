@@ -70,15 +70,17 @@ void add_compare_options(CLI::App& command, CompareCommandOptions& options) {
         command.add_option(name, values, text)->allow_extra_args(false);
     };
     command.add_option("--tensor", options.tensor, "Regular expression: only tensors that it fits");
-    several("--tolerance", options.tolerances, "Tolerance of all tensors, or REGEX:TOLERANCE; default: bit");
+    several("--tolerance", options.tolerances,
+            "Tolerance of all floating tensors, or REGEX:TOLERANCE of any; default: bit");
     command.add_option("--map", options.map, "File that translates B's names, a rule a line");
     several("--layout", options.layouts, "NAME=LAYOUT of a tensor of B (NAME=A:LAYOUT: of A)");
     several(
         "--scores", options.scores,
-        "NAME=SCORES: the scores that an index tensor was selected from (known by themselves: selected and "
-        "indices by scores, experts by gate_scores)");
-    command.add_option("--allow-mistrusted", options.allow_mistrusted,
-                       "Regular expression: tensors whose expectation may be constant, empty or not finite");
+        "NAME=SCORES: the scores that an index tensor was selected from (known by themselves: of selected, "
+        "indices and blocks, where order means nothing, scores beside them; of others order counts)");
+    command.add_option(
+        "--allow-mistrusted", options.allow_mistrusted,
+        "Regular expression: floating tensors whose expectation may be constant or not finite");
     command.add_option("--html", options.html, "Write a page for a browser");
     command.add_option("--svg", options.svg, "Write a plot of errors by tensor and row");
     command.add_flag("--all", options.all, "Show equal tensors too");

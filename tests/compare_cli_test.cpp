@@ -1,5 +1,6 @@
 // touchstone compare as its users meet it: files in, verdicts, reports and exit codes out.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string>
@@ -126,6 +127,32 @@ TEST_CASE("compare: tolerances for all tensors and for some") {
     check_refused("compare " + both + " --tolerance cosine=1e-3", {"a few wrong ones would pass"});
 }
 
+TEST_CASE("compare: names with control characters leave the terminal alone, and the last line runs") {
+    const std::string name = "new\nline\x1b[31m";
+    const std::string a = write("a.safetensors", {f32(name, {2}, {1, 2})});
+    const std::string b = write("b.safetensors", {f32(name, {2}, {1, 3})});
+    const Result result = run_touchstone("compare " + a + " " + b);
+    CHECK(result.exit_code == 1);
+    CHECK_FALSE(contains(result.out, "\x1b"));
+    CHECK(contains(result.out, "FAILED     new\\nline\\x1B[31m F32 [2]  1 of 2"));
+    const std::string again = last_line(result.out);
+    CHECK(contains(again, "--tensor '^new\\nline\\x1B\\[31m$'"));
+    const Result repeated = run_touchstone(again.substr(std::string("touchstone ").size()));
+    CHECK(repeated.out == result.out);
+    const Result extra = run_touchstone("compare " + write("c.safetensors", {}) + " " + a);
+    CHECK_FALSE(contains(extra.err, "\x1b"));
+}
+
+TEST_CASE("compare: what cannot be compared in JSON is null") {
+    const float nan = std::nanf("");
+    const std::string a = write("a.safetensors", {f32("x", {2}, {1, 2}), f32("y", {2}, {1, 2})});
+    const std::string b = write("b.safetensors", {f32("x", {2}, {1, nan})});
+    const json report = json::parse(run_touchstone("compare " + a + " " + b + " --json").out);
+    CHECK(report["tensors"][0]["difference"]["minimum"].is_null());
+    CHECK(report["tensors"][1]["got_name"].is_null());
+    CHECK(contains(run_touchstone("compare " + a + " " + b + " --csv").out, "x,FAILED,F32,2,1,1,1,,,,,"));
+}
+
 TEST_CASE("compare: JSON has a schema, verdicts and the worst element") {
     const Pair pair;
     const Result result = run_touchstone("compare " + pair.a + " " + pair.b + " --json");
@@ -139,25 +166,36 @@ TEST_CASE("compare: JSON has a schema, verdicts and the worst element") {
     CHECK(x["name"] == "L00.x's");
     CHECK(x["difference"]["worst"]["index"] == json({1, 1}));
     CHECK(x["difference"]["minimum"]["abs"] == 0.5);
+    CHECK(x["difference"]["cosine_distance"] > 0);
+    CHECK(x["got_name"] == "L00.x's");
     CHECK(x["difference"]["ulp_histogram"] == json({3, 0, 0, 0, 0, 0, 0, 1}));
-    CHECK(report["reproducer"].get<std::string>().starts_with("touchstone compare "));
-    CHECK(run_json("compare " + pair.a + " " + pair.a)["verdict"] == "EQUAL");
+    CHECK(report["reproduce"].get<std::string>().starts_with("touchstone compare "));
+    const json equal = run_json("compare " + pair.a + " " + pair.a);
+    CHECK(equal["verdict"] == "EQUAL");
+    CHECK(equal["reproduce"].is_null());
+    CHECK_FALSE(equal.contains("reproducer"));
 }
 
-TEST_CASE("compare: infinities are texts in JSON") {
+TEST_CASE("compare: limits that no number satisfies are null in JSON") {
     const std::string a = write("a.safetensors", {f32("x", {2, 2}, {0, 0, 1, 2})});
     const std::string b = write("b.safetensors", {f32("x", {2, 2}, {0, 1, 1, 2})});
     const json report = json::parse(run_touchstone("compare " + a + " " + b + " --json").out);
-    CHECK(report["tensors"][0]["difference"]["minimum"]["rms"] == "inf");
+    CHECK(report["tensors"][0]["difference"]["minimum"]["rms"].is_null());
+    CHECK(report["tensors"][0]["difference"]["minimum"]["abs"] == 1);
 }
 
 TEST_CASE("compare: a row for every tensor as CSV") {
     const Pair pair;
     const Result result = run_touchstone("compare " + pair.a + " " + pair.b + " --csv");
     CHECK(result.exit_code == 1);
-    CHECK(result.out.starts_with("tensor,verdict,type,elements,identical,"));
+    CHECK(
+        result.out.starts_with("tensor,verdict,type,elements,identical,outside,differing_rows,ulp,abs,rel,"
+                               "rms,cosine_distance,tolerance,reason\r\n"));
     CHECK(contains(result.out, "L00.x's,FAILED,F32,4,3,1,1,1048576,0.5,0.125,"));
     CHECK(contains(result.out, "same,EQUAL,F32,2,2,0,0,0,0,0,0,0,bit,"));
+    const std::string b = write("b.safetensors", {f32("same", {2}, {5, 6})});
+    CHECK(contains(run_touchstone("compare " + pair.a + " " + b + " --csv").out,
+                   "L00.x's,FAILED,F32,,,,,,,,,,bit,missing in"));
 }
 
 TEST_CASE("compare: nothing to compare ends in 3") {
@@ -225,7 +263,8 @@ TEST_CASE("compare: doubtful expectations fail unless they are allowed") {
     const Result result = run_touchstone("compare " + a + " " + a);
     CHECK(result.exit_code == 1);
     CHECK(contains(result.out, "MISTRUSTED x F32 [2]  the expectation is all zeros"));
-    CHECK(run_touchstone("compare " + a + " " + a + " --allow-mistrusted x").exit_code == 0);
+    CHECK(contains(result.out, "to take it as it is: --allow-mistrusted '^x$'\n"));
+    CHECK(run_touchstone("compare " + a + " " + a + " --allow-mistrusted '^x$'").exit_code == 0);
 }
 
 TEST_CASE("compare: cases that differ are a warning") {

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <regex>
 #include <string>
 #include <vector>
 
 #include "golden/compare/layout_change.h"
 #include "golden/compare/name_map.h"
+#include "golden/compare/printable.h"
 #include "golden/compare/selection_compare.h"
 #include "reference/io/user_error.h"
 
@@ -271,4 +273,40 @@ TEST_CASE("selection: scores and indices of every width") {
     const Tensor huge = tensor<uint64_t>("U64", {2}, {0, ~uint64_t{0}}),
                  fine = tensor<uint64_t>("U64", {2}, {0, 1});
     CHECK(compare_selection(view(fine), view(huge), view(s), "x").worst.fault == IndexFault::out_of_range);
+}
+
+TEST_CASE("printable: control characters and bytes that are no text are escapes") {
+    CHECK(printable("a b\\c \u00e9\u4e2d\U0001f600") == "a b\\c \u00e9\u4e2d\U0001f600");
+    CHECK(printable("a\nb\tc\r\x1b[31m\x7f") == "a\\nb\\tc\\r\\x1B[31m\\x7F");
+    CHECK(printable(std::string("\0", 1)) == "\\x00");
+    CHECK(printable("\xc2\x9b") == "\\xC2\\x9B");           // C1: begins a command as ESC [ does
+    CHECK(printable("\xff\xc3") == "\\xFF\\xC3");           // no first byte; nothing behind it
+    CHECK(printable("\xc0\xaf") == "\\xC0\\xAF");           // overlong
+    CHECK(printable("\xed\xa0\x80") == "\\xED\\xA0\\x80");  // a surrogate
+    CHECK(escaped("<b>&\"\n") == "&lt;b&gt;&amp;&quot;\\n");
+}
+
+TEST_CASE("shortened: whole characters of the end") {
+    CHECK(shortened("short", 5) == "short");
+    CHECK(shortened("longer", 5) == "..ger");
+    for (size_t most = 4; most < 12; ++most) {
+        CAPTURE(most);
+        const std::string text = shortened("\u4e2d\u4e2d\u4e2d\u4e2d", most);
+        CHECK(text.size() <= most);
+        CHECK(printable(text) == text);
+    }
+}
+
+TEST_CASE("pattern_of: fits the name alone and can be pasted") {
+    std::string every;
+    for (int c = 0; c < 256; ++c) every += static_cast<char>(c);
+    for (const std::string& name : {std::string("L00.attn/q[1]{2}"), std::string("new\nline"), std::string(),
+                                    std::string("tab\tesc\x1b"), std::string("\\n"), every}) {
+        const std::string pattern = pattern_of(name);
+        CAPTURE(pattern);
+        for (const char c : pattern) REQUIRE(((c < 0 || c >= 0x20) && c != 0x7F));
+        CHECK(std::regex_search(name, std::regex(pattern)));
+        CHECK_FALSE(std::regex_search(name + "x", std::regex(pattern)));
+        CHECK_FALSE(std::regex_search("x" + name, std::regex(pattern)));
+    }
 }

@@ -16,12 +16,12 @@ namespace {
 
 constexpr std::string_view verdict_names[verdict_count]{"EQUAL", "PASSED", "TIE", "MISTRUSTED", "FAILED"};
 
-/// Why an expectation proves nothing, or "".
-std::string doubt_of(const Difference& d) {
-    if (d.elements == 0) return "the expectation is empty";
+/// Why an expectation proves nothing, or "". Integers are often constant, one element always is.
+std::string doubt_of(const std::string& type, const Difference& d) {
+    if (!is_float_type(type) || d.elements <= 1) return "";
     if (d.zeros == d.elements) return "the expectation is all zeros";
     if (d.not_finite == d.elements) return "nothing in the expectation is finite";
-    if (d.one_value && d.elements > 1) return "the expectation has one value in all places";
+    if (d.one_value) return "the expectation has one value in all places";
     return "";
 }
 
@@ -35,8 +35,48 @@ std::string places_text(std::string_view name, const PlacesDifference& places) {
 /// What a unit in the last place is called.
 std::string steps_text(const std::string& type, int64_t ulp) {
     if (type == "E2M1") return ulp == 1 ? "one fp4 code apart" : fmt::format("up to {} fp4 codes apart", ulp);
+    if (static_cast<double>(ulp) > most_ulp)
+        return is_float_type(type) ? "more than 2^53 ulp" : "more than 2^53 apart";
     if (!is_float_type(type)) return fmt::format("up to {} apart", ulp);
     return fmt::format("up to {} ulp", ulp);
+}
+
+bool sums_known(const Difference& d) {
+    return d.normalised_mean_square >= 0 && d.cosine >= 0;
+}
+
+bool same_places(const PlacesDifference& places) {
+    return places.expected_only == 0 && places.got_only == 0;
+}
+
+/// The smallest relative limit, found by trying: a quotient, rounded, times what it was divided by need not
+/// reach the distance again, and no quotient is known where 0 was expected.
+std::optional<double> minimum_relative(const TensorView& expected, const TensorView& got, const Difference& d,
+                                       const AfterPiece& after_piece) {
+    constexpr double infinite = std::numeric_limits<double>::infinity();
+    if (d.largest_relative == infinite) return std::nullopt;
+    Tolerance tolerance;
+    tolerance.relative = d.largest_relative;
+    const Difference tried = difference(expected, got, tolerance, after_piece);
+    if (tried.outside == 0) return d.largest_relative;
+    // Beside 0 every limit is infinitely far away, so that such an element is the worst.
+    if (tried.worst.expected == 0) return std::nullopt;
+    const double above = std::nextafter(d.largest_relative, infinite);
+    return above == infinite ? std::nullopt : std::optional(above);
+}
+
+MinimumTolerances minimum_of(const TensorView& expected, const TensorView& got, const Difference& d,
+                             const AfterPiece& after_piece) {
+    if (d.equal()) return {0, 0.0, 0.0, 0.0};
+    MinimumTolerances minimum;
+    if (!same_places(d.nan) || !same_places(d.positive_infinity) || !same_places(d.negative_infinity) ||
+        !sums_known(d))
+        return minimum;
+    if (static_cast<double>(d.largest_ulp) <= most_ulp) minimum.ulp = d.largest_ulp;
+    if (std::isfinite(d.largest_absolute)) minimum.absolute = d.largest_absolute;
+    if (std::isfinite(d.largest_of_rms)) minimum.rms = d.largest_of_rms;
+    minimum.relative = minimum_relative(expected, got, d, after_piece);
+    return minimum;
 }
 
 std::string difference_text(const std::string& type, const Difference& d, const Tolerance& tolerance) {
@@ -53,8 +93,8 @@ std::string difference_text(const std::string& type, const Difference& d, const 
     const double share = static_cast<double>(differing) / static_cast<double>(d.elements);
     if (share > tolerance.share) text += fmt::format("; more than a share of {} differ", tolerance.share);
     if (tolerance.cosine && !(d.cosine <= *tolerance.cosine))
-        text += fmt::format("; cosine {:.3g}", d.cosine);
-    if (std::isnan(d.cosine) || std::isnan(d.normalised_mean_square)) text += "; sums beyond a double";
+        text += fmt::format("; cosine distance {:.3g}", std::abs(d.cosine));  // a NaN may have a sign
+    if (!sums_known(d)) text += "; sums beyond a double";
     return text;
 }
 
@@ -76,9 +116,14 @@ std::string_view name_of(Verdict verdict) {
     return verdict_names[static_cast<size_t>(verdict)];
 }
 
+bool CompareReport::nothing_found() const {
+    return std::ranges::none_of(tensors, &TensorComparison::found);
+}
+
 bool CompareReport::nothing_compared() const {
-    return std::ranges::all_of(tensors,
-                               [](const TensorComparison& tensor) { return tensor.got_name.empty(); });
+    return std::ranges::none_of(tensors, [](const TensorComparison& tensor) {
+        return tensor.found && (!tensor.difference || tensor.difference->elements > 0);
+    });
 }
 
 Verdict CompareReport::verdict() const {
@@ -107,7 +152,7 @@ int CompareReport::exit_code() const {
 
 TensorComparison compare_tensors(const std::string& name, const TensorView& expected, const TensorView& got,
                                  const Tolerance& tolerance, const AfterPiece& after_piece) {
-    TensorComparison result{name, name};
+    TensorComparison result{name, true, name};
     result.type = expected.type;
     result.shape = expected.shape;
     result.tolerance = tolerance;
@@ -124,8 +169,8 @@ TensorComparison compare_tensors(const std::string& name, const TensorView& expe
     }
     const Difference d = difference(expected, got, tolerance, after_piece);
     result.difference = d;
-    result.minimum = {d.largest_ulp, d.largest_absolute, d.largest_relative, d.largest_of_rms};
-    result.doubt = doubt_of(d);
+    result.minimum = minimum_of(expected, got, d, after_piece);
+    result.doubt = doubt_of(expected.type, d);
     if (!d.equal()) {
         result.verdict = within(d, tolerance) ? Verdict::passed : Verdict::failed;
         result.reason = difference_text(expected.type, d, tolerance);
@@ -140,6 +185,7 @@ void judge_selection(TensorComparison& result, const SelectionDifference& select
                      : selection.ties > 0 ? Verdict::tie
                                           : Verdict::passed;
     result.reason = selection_text(selection);
+    result.minimum = {};  // no limit makes another choice the same
 }
 
 /// Sign, exponent and mantissa bits of the floating types.
@@ -195,17 +241,24 @@ double row_error(const std::byte* expected, const std::byte* got, int64_t column
 
 }  // namespace
 
-std::vector<double> row_errors(const TensorView& expected, const TensorView& got, int64_t points) {
+std::vector<double> row_errors(const TensorView& expected, const TensorView& got, int64_t points,
+                               const AfterPiece& after_piece) {
     const int64_t elements = expected.elements();
     const int64_t columns = expected.shape.empty() ? 1 : expected.shape.back();
     const int64_t rows = elements == 0 ? 0 : elements / columns;
     std::vector<double> errors(static_cast<size_t>(std::min(rows, points)));
     const int64_t row_bytes = columns * element_type_bytes(expected.type);
+    const int64_t rows_per_piece =
+        std::max<int64_t>(1, difference_parts::piece_bytes / std::max<int64_t>(1, row_bytes));
     const auto fill = [&]<class Type>() {
         for (int64_t row = 0; row < rows; ++row) {
             double& point = errors[static_cast<size_t>(row * std::ssize(errors) / rows)];
             point = std::max(point, row_error<Type>(expected.bytes.data() + row * row_bytes,
                                                     got.bytes.data() + row * row_bytes, columns));
+            if (!after_piece || ((row + 1) % rows_per_piece != 0 && row + 1 != rows)) continue;
+            const size_t begin = static_cast<size_t>(row / rows_per_piece * rows_per_piece * row_bytes);
+            const size_t bytes = static_cast<size_t>((row + 1) * row_bytes) - begin;
+            after_piece(expected.bytes.subspan(begin, bytes), got.bytes.subspan(begin, bytes));
         }
     };
     element_types::visit(expected.type, fill);

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 #include "golden/compare/compare.h"
 #include "golden/compare/element_types.h"
+#include "golden/compare/tensor_pattern.h"
 #include "reference/io/config_json.h"
 #include "reference/io/user_error.h"
 
@@ -15,35 +15,10 @@ namespace touchstone {
 
 namespace {
 
-/// A regular expression of the user's.
-class Pattern {
-  public:
-    Pattern(const std::string& text, const std::string& option) : text_(text), option_(option) {
-        try {
-            regex_ = std::regex(text);
-        } catch (const std::regex_error& error) {
-            throw UserError({fmt::format("{} is no regular expression: {}", quoted(text), error.what()),
-                             option, "ECMAScript, e.g. '^L0[0-3]\\.attn'", ""});
-        }
-    }
-    bool fits(const std::string& name) const { return std::regex_search(name, regex_); }
-    /// A slip of the pen would otherwise compare with another tolerance than was meant.
-    void require_used(const std::vector<std::string>& names) const {
-        if (std::ranges::any_of(names, [this](const std::string& name) { return fits(name); })) return;
-        const std::string near = did_you_mean(text_, names);
-        throw UserError({fmt::format("no tensor fits {}", quoted(text_)), option_,
-                         fmt::format("a part of one of the {} names", names.size()),
-                         near.empty() ? "" : fmt::format("did you mean {}?", quoted(near))});
-    }
-
-  private:
-    std::string text_, option_;
-    std::regex regex_;
-};
-
-/// Which scores an index tensor has been selected from, by the last part of its name.
-constexpr std::pair<std::string_view, std::string_view> score_names[]{
-    {"selected", "scores"}, {"experts", "gate_scores"}, {"indices", "scores"}};
+/// Index tensors that are sets, by the last part of their names, and the scores beside them. Experts are
+/// none: their weights stand in their order, and they are chosen by a score and a bias that no tensor holds.
+constexpr std::string_view set_names[]{"selected", "indices", "blocks"};
+constexpr std::string_view scores_name = "scores";
 
 /// The values that an output rounds, by the name of the output (the slots of the registry).
 constexpr std::pair<std::string_view, std::string_view> unrounded_names[]{
@@ -73,7 +48,7 @@ class FileComparison {
         if (!names_.empty()) require_known_names();
         for (const std::string& name : names_)
             if (chosen_.fits(name)) compare(name);
-        add_row_errors();
+        if (options_.row_errors) add_row_errors();
         warn();
         for (const TensorComparison& tensor : report_.tensors)
             ++report_.counts[static_cast<size_t>(tensor.verdict)];
@@ -93,11 +68,13 @@ class FileComparison {
             report_.warnings.push_back("no tensor fits the rule " + rule);
         // Two arrays without names of their own are a pair.
         if (expected_.is_single_array() && got_.is_single_array()) their_name_ = {{names_[0], theirs[0]}};
+        for (const auto& [our_name, their_name] : their_name_)
+            if (!expected_.tensors().contains(our_name)) extra_names_.push_back(our_name);
     }
 
     void require_known_names() const {
         chosen_.require_used(names_);
-        for (const Pattern& pattern : tolerances_) pattern.require_used(names_);
+        for (const TensorPattern& pattern : tolerances_) pattern.require_used(names_);
         if (allowed_) allowed_->require_used(names_);
         for (const auto& [key, layout] : options_.layouts)
             (void)(key.second == Side::expected ? expected_.tensor(key.first)
@@ -165,21 +142,46 @@ class FileComparison {
                                                    stored.view.type, prepared.view.type));
     }
 
+    /// Scores and values before rounding, which belong to the expectation. The floating type that npy has not
+    /// and frameworks write is bf16.
+    void prepare_floating(const std::string& name, Prepared& prepared) const {
+        const StoredTensor& stored = expected_.tensor(name);
+        prepare(name, Side::expected, expected_, stored, prepared);
+        read_as(prepared.view, "BF16", stored.of_npy);
+    }
+
+    /// Pages of mapped files leave memory, copies do not.
+    AfterPiece release_of(const StoredTensor& e, const Prepared& expected, const StoredTensor& g,
+                          const Prepared& got) const {
+        const bool e_mapped = expected.copy.bytes.empty(), g_mapped = got.copy.bytes.empty();
+        return [this, &e, &g, e_mapped, g_mapped](std::span<const std::byte> read_e,
+                                                  std::span<const std::byte> read_g) {
+            if (e_mapped) expected_.release(e, read_e);
+            if (g_mapped) got_.release(g, read_g);
+        };
+    }
+
     void add_row_errors() {
         constexpr int64_t points = 256;
         const TensorComparison* worst = report_.worst();
         if (worst == nullptr || !worst->difference) return;
+        const StoredTensor& e = expected_.tensor(worst->name);
+        const StoredTensor& g = got_.tensor(worst->got_name);
         Prepared expected, got;
-        prepare_pair(worst->name, expected_.tensor(worst->name), got_.tensor(worst->got_name), expected, got);
-        std::vector<double> errors = row_errors(expected.view, got.view, points);
+        prepare_pair(worst->name, e, g, expected, got);
+        std::vector<double> errors =
+            row_errors(expected.view, got.view, points, release_of(e, expected, g, got));
         for (TensorComparison& tensor : report_.tensors)
             if (tensor.name == worst->name) tensor.row_errors = std::move(errors);
     }
 
-    Tolerance tolerance_for(const std::string& name) {
+    /// Tolerances of all tensors are of floating ones: an index or a code near another is another.
+    Tolerance tolerance_for(const std::string& name, std::string_view type) const {
         Tolerance tolerance;
-        for (size_t i = 0; i < tolerances_.size(); ++i)
+        for (size_t i = 0; i < tolerances_.size(); ++i) {
+            if (options_.tolerances[i].first.empty() && !is_float_type(type)) continue;
             if (tolerances_[i].fits(name)) tolerance = options_.tolerances[i].second;
+        }
         return tolerance;
     }
 
@@ -194,10 +196,9 @@ class FileComparison {
 
     void compare(const std::string& name) {
         const StoredTensor& e = expected_.tensor(name);
-        const Tolerance tolerance = tolerance_for(name);
         const auto found = got_.tensors().find(their_name(name));
         if (found == got_.tensors().end()) {
-            report_.tensors.push_back(missing(name, e, tolerance));
+            report_.tensors.push_back(missing(name, e));
             return;
         }
         const StoredTensor& g = found->second;
@@ -205,77 +206,96 @@ class FileComparison {
         prepare_pair(name, e, g, expected, got);
         warn_of_type(name, e, expected);
         warn_of_type(name, g, got);
-        const bool e_mapped = expected.copy.bytes.empty(), g_mapped = got.copy.bytes.empty();
-        const AfterPiece release = [&](std::span<const std::byte> read_e, std::span<const std::byte> read_g) {
-            if (e_mapped) expected_.release(e, read_e);
-            if (g_mapped) got_.release(g, read_g);
-        };
-        TensorComparison result = compare_tensors(name, expected.view, got.view, tolerance, release);
+        TensorComparison result =
+            compare_tensors(name, expected.view, got.view, tolerance_for(name, expected.view.type),
+                            release_of(e, expected, g, got));
         result.got_name = found->first;
         if (result.difference) refine(result, expected.view, got.view);
         report_.tensors.push_back(std::move(result));
     }
 
-    TensorComparison missing(const std::string& name, const StoredTensor& e,
-                             const Tolerance& tolerance) const {
-        TensorComparison result{name, ""};
+    TensorComparison missing(const std::string& name, const StoredTensor& e) {
+        constexpr int most_suggestions =
+            20;  // distances to thousands of names are slow, and nobody reads them
+        TensorComparison result{name};
         result.verdict = Verdict::failed;
         result.type = e.view.type;
         result.shape = e.view.shape;
-        result.tolerance = tolerance;
-        std::vector<std::string> ours;
-        for (const auto& [our_name, their_name] : their_name_)
-            if (!expected_.tensors().contains(our_name)) ours.push_back(our_name);
-        const std::string near = did_you_mean(name, ours);
+        result.tolerance = tolerance_for(name, e.view.type);
         result.reason = "missing in " + got_.path().string();
+        if (++suggestions_ > most_suggestions) return result;
+        const std::string near = did_you_mean(name, extra_names_);
         if (!near.empty()) result.reason += fmt::format("; did you mean {}?", quoted(near));
         return result;
     }
 
     /// Scores, doubt, and the value before rounding.
     void refine(TensorComparison& result, const TensorView& expected, const TensorView& got) {
-        const StoredTensor* scores = scores_of(result.name);
-        if (result.verdict != Verdict::equal && scores != nullptr && !is_float_type(result.type))
-            judge_selection(result, compare_selection(expected, got, scores->view, result.name));
-        const bool allowed = allowed_ && allowed_->fits(result.name);
-        if (!result.doubt.empty() && !allowed && result.verdict < Verdict::mistrusted) {
+        if (result.verdict != Verdict::equal) judge_indices(result, expected, got);
+        result.doubt_allowed = allowed_ && allowed_->fits(result.name);
+        if (!result.doubt.empty() && !result.doubt_allowed && result.verdict < Verdict::mistrusted) {
             result.verdict = Verdict::mistrusted;
             result.reason = result.doubt + (result.reason.empty() ? "" : "; " + result.reason);
         }
         if (result.difference->worst.index >= 0) find_unrounded(result);
     }
 
-    const StoredTensor* scores_of(const std::string& name) const {
-        const auto declared = options_.scores.find(name);
-        if (declared != options_.scores.end()) return &expected_.tensor(declared->second);
-        const size_t at = last_part(name);
-        for (const auto& [indices, scores] : score_names) {
-            if (name.substr(at) != indices) continue;
-            const auto found = expected_.tensors().find(name.substr(0, at) + std::string(scores));
-            if (found != expected_.tensors().end()) return &found->second;
-        }
-        return nullptr;
+    static bool is_set(const std::string& name) {
+        return std::ranges::find(set_names, name.substr(last_part(name))) != std::end(set_names);
     }
 
-    const TensorView* unrounded_of(const std::string& name, int64_t elements) const {
+    /// The scores that the user has named, or those beside a set.
+    std::optional<std::string> scores_of(const std::string& name) const {
+        const auto declared = options_.scores.find(name);
+        if (declared != options_.scores.end()) return declared->second;
+        const std::string beside = name.substr(0, last_part(name)) + std::string(scores_name);
+        if (is_set(name) && expected_.tensors().contains(beside)) return beside;
+        return std::nullopt;
+    }
+
+    /// Sets and tensors whose scores are named; what is neither keeps its verdict.
+    void judge_indices(TensorComparison& result, const TensorView& expected, const TensorView& got) {
+        const std::optional<std::string> scores = scores_of(result.name);
+        const bool set = is_set(result.name);
+        if (is_float_type(result.type) || result.type == "BOOL" || (!set && !scores)) return;
+        const SelectionOrder order = set ? SelectionOrder::free : SelectionOrder::counts;
+        const auto judge = [&](const std::optional<TensorView>& view) {
+            judge_selection(result, compare_selection(expected, got, view, result.name, order));
+        };
+        if (!scores) return judge(std::nullopt);
+        Prepared prepared;
+        prepare_floating(*scores, prepared);
+        try {
+            judge(prepared.view);
+        } catch (const UserError& error) {
+            if (options_.scores.contains(result.name))
+                throw;  // a guess may be wrong, the user's word may not
+            report_.warnings.push_back(fmt::format("{}: {} does not fit ({}), so that ties cannot be told",
+                                                   result.name, *scores, error.parts().what));
+            judge(std::nullopt);
+        }
+    }
+
+    /// Whether a tensor holds the values that output `name` has rounded.
+    bool find_unrounded_of(const std::string& name, int64_t elements, Prepared& prepared) const {
         std::vector<std::string> candidates{name + ".unrounded"};
         const size_t at = last_part(name);
         for (const auto& [rounded, unrounded] : unrounded_names)
             if (name.substr(at) == rounded) candidates.push_back(name.substr(0, at) + std::string(unrounded));
         for (const std::string& candidate : candidates) {
-            const auto found = expected_.tensors().find(candidate);
-            if (found != expected_.tensors().end() && found->second.view.elements() == elements &&
-                is_float_type(found->second.view.type))
-                return &found->second.view;
+            if (!expected_.tensors().contains(candidate)) continue;
+            prepared = {};
+            prepare_floating(candidate, prepared);
+            if (prepared.view.elements() == elements && is_float_type(prepared.view.type)) return true;
         }
-        return nullptr;
+        return false;
     }
 
     void find_unrounded(TensorComparison& result) const {
         const Difference& d = *result.difference;
-        const TensorView* unrounded = unrounded_of(result.name, d.elements);
-        if (unrounded == nullptr || !is_float_type(result.type)) return;
-        const double value = element_at(*unrounded, d.worst.index).value;
+        Prepared unrounded;
+        if (!is_float_type(result.type) || !find_unrounded_of(result.name, d.elements, unrounded)) return;
+        const double value = element_at(unrounded.view, d.worst.index).value;
         const double middle = (d.worst.expected + d.worst.got) / 2;
         const double step = std::abs(d.worst.expected - d.worst.got);
         result.worst_unrounded = value;
@@ -285,8 +305,7 @@ class FileComparison {
 
     void warn() {
         std::vector<std::string> extra;
-        for (const auto& [our_name, name] : their_name_)
-            if (!expected_.tensors().contains(our_name)) extra.push_back(name);
+        for (const std::string& our_name : extra_names_) extra.push_back(their_name(our_name));
         std::ranges::sort(extra);
         constexpr size_t shown = 3;
         if (!extra.empty())
@@ -295,9 +314,11 @@ class FileComparison {
                             extra.size(), extra.size() == 1 ? "" : "s",
                             fmt::join(extra.begin(), extra.begin() + std::min(extra.size(), shown), ", "),
                             extra.size() > shown ? ", .." : ""));
-        if (report_.nothing_compared() && !report_.tensors.empty())
+        if (report_.nothing_found() && !report_.tensors.empty())
             report_.warnings.push_back("no tensor has a namesake: --map translates the names of " +
                                        got_.path().string());
+        else if (report_.nothing_compared() && !report_.tensors.empty())
+            report_.warnings.push_back("no tensor that was compared has elements");
         const auto a = expected_.metadata().find("case"), b = got_.metadata().find("case");
         if (a != expected_.metadata().end() && b != got_.metadata().end() && a->second != b->second)
             report_.warnings.push_back(
@@ -307,12 +328,14 @@ class FileComparison {
     const TensorFile& expected_;
     const TensorFile& got_;
     const CompareOptions& options_;
-    Pattern chosen_;
-    std::vector<Pattern> tolerances_;
-    std::optional<Pattern> allowed_;
+    TensorPattern chosen_;
+    std::vector<TensorPattern> tolerances_;
+    std::optional<TensorPattern> allowed_;
     std::vector<std::string> names_;
     std::map<std::string, std::string> their_name_;  ///< by ours
     std::map<std::string, Layout> mapped_layouts_;   ///< by our name
+    std::vector<std::string> extra_names_;           ///< ours, of tensors that are theirs alone
+    int suggestions_ = 0;
     CompareReport report_;
 };
 
@@ -321,15 +344,6 @@ class FileComparison {
 CompareReport compare_files(const TensorFile& expected, const TensorFile& got,
                             const CompareOptions& options) {
     return FileComparison(expected, got, options).run();
-}
-
-std::string pattern_of(const std::string& name) {
-    std::string text = "^";
-    for (const char c : name) {
-        if (std::string_view(".+*?()[]{}|^$\\").find(c) != std::string_view::npos) text += '\\';
-        text += c;
-    }
-    return text + "$";
 }
 
 }  // namespace touchstone

@@ -4,23 +4,12 @@
 #include <algorithm>
 
 #include "golden/compare/compare_text.h"
+#include "golden/compare/printable.h"
 #include "reference/registry/tensor.h"
 
 namespace touchstone {
 
 namespace {
-
-std::string escaped(std::string_view text) {
-    std::string result;
-    for (const char c : text) switch (c) {
-            case '<': result += "&lt;"; break;
-            case '>': result += "&gt;"; break;
-            case '&': result += "&amp;"; break;
-            case '"': result += "&quot;"; break;
-            default: result += c;
-        }
-    return result;
-}
 
 constexpr std::string_view style = R"(
 :root{--paper:#fff;--ink:#1d1f23;--soft:#5b616b;--line:#dfe2e6;--card:#f6f7f9;
@@ -65,15 +54,14 @@ std::string badge(std::string_view verdict) {
 
 std::string table_row(const TensorComparison& tensor) {
     const bool measured = tensor.difference.has_value();
-    const auto number = [&](double value) { return measured ? number_text(value) : std::string("-"); };
     return fmt::format(
         "<tr><td>{}</td><td class=\"name\"><code>{}</code></td><td><code>{}</code></td>"
         "<td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>"
         "<td class=\"reason\">{}</td></tr>\n",
-        badge(name_of(tensor.verdict)), escaped(tensor.name), describe(tensor.type, tensor.shape),
+        badge(name_of(tensor.verdict)), escaped(name_text(tensor.name)), describe(tensor.type, tensor.shape),
         measured ? fmt::format("{}", tensor.difference->elements - tensor.difference->identical) : "-",
-        measured ? fmt::format("{}", tensor.minimum.ulp) : "-", number(tensor.minimum.rms),
-        escaped(tensor.reason));
+        measured && tensor.minimum.ulp ? fmt::format("{}", *tensor.minimum.ulp) : "-",
+        measured && tensor.minimum.rms ? number_text(*tensor.minimum.rms) : "-", escaped(tensor.reason));
 }
 
 std::string histogram(const TensorComparison& tensor) {
@@ -102,10 +90,11 @@ std::string element(std::string_view label, const ElementPair& pair, const Tenso
         bits_text(tensor.type, pair.got_bits));
 }
 
-std::string details(const TensorComparison& tensor, bool open) {
+std::string details(const TensorComparison& tensor, bool open, const std::string& allow) {
     const Difference& d = *tensor.difference;
-    std::string text = fmt::format("<details{}><summary>{} <code>{}</code></summary>\n<dl>\n",
-                                   open ? " open" : "", badge(name_of(tensor.verdict)), escaped(tensor.name));
+    std::string text =
+        fmt::format("<details{}><summary>{} <code>{}</code></summary>\n<dl>\n", open ? " open" : "",
+                    badge(name_of(tensor.verdict)), escaped(name_text(tensor.name)));
     text += fmt::format("<dt>tolerance</dt><dd><code>{}</code></dd>\n", tolerance_text(tensor.tolerance));
     text += fmt::format("<dt>identical</dt><dd>{} of {} elements; {} of {} rows differ</dd>\n", d.identical,
                         d.elements, d.differing_rows, d.rows);
@@ -114,13 +103,11 @@ std::string details(const TensorComparison& tensor, bool open) {
         text += fmt::format("<dt>before rounding</dt><dd>expected <code>{}</code>{}</dd>\n",
                             number_text(*tensor.worst_unrounded),
                             tensor.rounding_tie ? ", halfway: either is a rounding of it" : "");
-    text += fmt::format(
-        "<dt>would pass</dt><dd><code>ulp={}</code> or <code>abs={}</code> or <code>rel={}</code> or "
-        "<code>rms={}</code></dd>\n",
-        tensor.minimum.ulp, number_text(tensor.minimum.absolute), number_text(tensor.minimum.relative),
-        number_text(tensor.minimum.rms));
-    text += fmt::format("<dt>sums</dt><dd>normalised mean square {:.3g}, cosine {:.3g}</dd>\n</dl>\n",
-                        d.normalised_mean_square, d.cosine);
+    if (is_doubted(tensor) && !allow.empty())
+        text += fmt::format("<dt>doubt</dt><dd>{}; to take it as it is: <code>{}</code></dd>\n", tensor.doubt,
+                            escaped(allow));
+    if (!d.equal()) text += fmt::format("<dt>limits</dt><dd><code>{}</code></dd>\n", minimum_text(tensor));
+    text += fmt::format("<dt>sums</dt><dd>{}</dd>\n</dl>\n", sums_text(d));
     return text + "<p class=\"soft\">Elements by distance in units in the last place</p>\n" +
            histogram(tensor) + "</details>\n";
 }
@@ -133,19 +120,19 @@ std::string counts_text(const CompareReport& report) {
     return text;
 }
 
-std::string all_details(const CompareReport& report) {
+std::string all_details(const CompareReport& report, const std::string& allow) {
     const TensorComparison* worst = report.worst();
     std::string text;
-    if (worst != nullptr && worst->difference) text += details(*worst, true);
+    if (worst != nullptr && worst->difference) text += details(*worst, true, allow);
     for (const TensorComparison& tensor : report.tensors)
         if (tensor.verdict != Verdict::equal && tensor.difference && &tensor != worst)
-            text += details(tensor, false);
+            text += details(tensor, false, "");
     return text.empty() ? text : "<h2>What differs</h2>\n" + text;
 }
 
 }  // namespace
 
-std::string compare_html(const CompareReport& report, const std::string& reproducer) {
+std::string compare_html(const CompareReport& report, const CompareCommands& commands) {
     std::string text =
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
@@ -159,14 +146,15 @@ std::string compare_html(const CompareReport& report, const std::string& reprodu
     for (const std::string& warning : report.warnings)
         text += fmt::format("<p class=\"mistrusted\">warning: {}</p>\n", escaped(warning));
     if (!report.tensors.empty()) text += compare_svg(report);
-    text += all_details(report);
+    text += all_details(report, commands.allow);
     text +=
         "<h2>All tensors</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>verdict</th><th>tensor</th>"
         "<th>type and shape</th><th class=\"number\">differ</th><th class=\"number\">ulp</th>"
         "<th class=\"number\">of rms</th><th>why</th></tr></thead>\n<tbody>\n";
     for (const TensorComparison& tensor : report.tensors) text += table_row(tensor);
     text += "</tbody>\n</table></div>\n";
-    if (!reproducer.empty()) text += fmt::format("<h2>Again</h2>\n<pre>{}</pre>\n", escaped(reproducer));
+    if (!commands.reproduce.empty())
+        text += fmt::format("<h2>Again</h2>\n<pre>{}</pre>\n", escaped(commands.reproduce));
     return text + "</body>\n</html>\n";
 }
 

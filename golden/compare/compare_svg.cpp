@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "golden/compare/compare_text.h"
+#include "golden/compare/printable.h"
 
 namespace touchstone {
 
@@ -36,23 +37,6 @@ struct Scale {
         return (std::log10(error) - lowest + 0.02 * (highest - lowest)) / (1.04 * (highest - lowest));
     }
 };
-
-std::string escaped(std::string_view text) {
-    std::string result;
-    for (const char c : text) switch (c) {
-            case '<': result += "&lt;"; break;
-            case '>': result += "&gt;"; break;
-            case '&': result += "&amp;"; break;
-            case '"': result += "&quot;"; break;
-            default: result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-        }
-    return result;
-}
-
-/// The end of a long name says more than its beginning.
-std::string shortened(const std::string& name, size_t most) {
-    return name.size() <= most ? name : ".." + name.substr(name.size() - most + 2);
-}
 
 std::string text_at(double x, double y, std::string_view anchor, std::string_view text) {
     return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
@@ -115,8 +99,8 @@ std::string tensor_panel(const CompareReport& report) {
     for (const TensorComparison& tensor : report.tensors) {
         bars.errors.push_back(error_of(tensor));
         bars.classes.push_back(lower(name_of(tensor.verdict)));
-        bars.tips.push_back(
-            fmt::format("{}: {}, {}", tensor.name, name_of(tensor.verdict), number_text(bars.errors.back())));
+        bars.tips.push_back(fmt::format("{}: {}, {}", name_text(tensor.name), name_of(tensor.verdict),
+                                        number_text(bars.errors.back())));
     }
     std::string text = panel(bars, "largest error of each tensor, in units of its row's rms", top);
     const size_t count = report.tensors.size();
@@ -128,7 +112,7 @@ std::string tensor_panel(const CompareReport& report) {
         text += fmt::format(
             "<text class=\"name\" text-anchor=\"end\" transform=\"translate({:.1f} {:.1f}) "
             "rotate(-18)\">{}</text>\n",
-            x, top + panel_height + 14, escaped(shortened(report.tensors[i].name, 16)));
+            x, top + panel_height + 14, escaped(shortened(name_text(report.tensors[i].name), 16)));
     }
     return text;
 }
@@ -145,7 +129,7 @@ std::string row_panel(const TensorComparison& worst, double y) {
                 ? fmt::format("rows {} to {}: {}", first, next - 1, number_text(bars.errors.back()))
                 : fmt::format("row {}: {}", first, number_text(bars.errors.back())));
     }
-    return panel(bars, fmt::format("error of each row of {}", shortened(worst.name, 60)), y) +
+    return panel(bars, fmt::format("error of each row of {}", shortened(name_text(worst.name), 60)), y) +
            text_at(left, y + panel_height + 16, "start", "row 0") +
            text_at(width - right, y + panel_height + 16, "end",
                    fmt::format("row {}", std::max<int64_t>(rows - 1, 0)));

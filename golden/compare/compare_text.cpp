@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "golden/compare/element_types.h"
+#include "golden/compare/printable.h"
 #include "reference/registry/tensor.h"
 
 namespace touchstone {
@@ -49,8 +50,43 @@ std::string selection_details(const SelectionDifference& s) {
 
 }  // namespace
 
+std::string name_text(const std::string& name) {
+    return name.empty() ? "\"\"" : printable(name);
+}
+
 std::string number_text(double value) {
-    return fmt::format("{:.9g}", value);
+    return std::isnan(value) ? "nan" : fmt::format("{:.9g}", value);
+}
+
+std::string sums_text(const Difference& d) {
+    const auto text = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{:.3g}", value); };
+    return fmt::format("normalised mean square {}, cosine distance {}", text(d.normalised_mean_square),
+                       text(d.cosine));
+}
+
+std::string minimum_text(const TensorComparison& tensor) {
+    if (tensor.selection) return "no tolerance passes: indices are not measured";
+    const MinimumTolerances& minimum = tensor.minimum;
+    if (minimum.none()) {
+        const bool sums = std::isnan(tensor.difference->normalised_mean_square + tensor.difference->cosine);
+        return fmt::format("no tolerance passes: {}",
+                           sums ? "sums beyond a double" : "NaN or infinities differ");
+    }
+    std::vector<std::string> limits;
+    const auto add = [&limits](std::string_view key, const auto& limit) {
+        if (limit)
+            limits.push_back(fmt::format("{}={}", key, *limit));  // the shortest that reads back the same
+    };
+    add("ulp", minimum.ulp);
+    add("abs", minimum.absolute);
+    add("rel", minimum.relative);
+    add("rms", minimum.rms);
+    return fmt::format("would pass: {}{}", fmt::join(limits, " or "),
+                       is_float_type(tensor.type) ? "" : ", as REGEX:LIMIT since these are integers");
+}
+
+bool is_doubted(const TensorComparison& tensor) {
+    return !tensor.doubt.empty() && !tensor.doubt_allowed;
 }
 
 std::string bin_text(size_t bin) {
@@ -64,10 +100,10 @@ std::string verdict_text(const CompareReport& report) {
     return report.nothing_compared() ? "INCOMPLETE" : std::string(name_of(report.verdict()));
 }
 
-std::string details_text(const TensorComparison& tensor) {
-    std::string text = fmt::format("{}: {}, tolerance {}\n", tensor.name, describe(tensor.type, tensor.shape),
-                                   tolerance_text(tensor.tolerance));
-    if (!tensor.difference) return text + "  " + tensor.reason + "\n";
+std::string details_text(const TensorComparison& tensor, const std::string& allow) {
+    std::string text = fmt::format("{}: {}, tolerance {}\n", name_text(tensor.name),
+                                   describe(tensor.type, tensor.shape), tolerance_text(tensor.tolerance));
+    if (!tensor.difference) return text + "  " + printable(tensor.reason) + "\n";
     const Difference& d = *tensor.difference;
     text += fmt::format(
         "  {} of {} elements identical ({:.4f} %), {} of {} rows differ\n", d.identical, d.elements,
@@ -77,24 +113,22 @@ std::string details_text(const TensorComparison& tensor) {
     if (d.first.index >= 0) text += element_text("first", d.first, tensor);
     if (d.worst.index >= 0) text += element_text("worst", d.worst, tensor) + unrounded_text(tensor);
     if (d.zero_signs > 0) text += fmt::format("  {} zeros of the other sign\n", d.zero_signs);
-    text += fmt::format("  would pass: ulp={} or abs={} or rel={} or rms={}\n", tensor.minimum.ulp,
-                        number_text(tensor.minimum.absolute), number_text(tensor.minimum.relative),
-                        number_text(tensor.minimum.rms));
-    text +=
-        fmt::format("  normalised mean square {:.3g}, cosine {:.3g}\n", d.normalised_mean_square, d.cosine);
-    return text + histogram_text(d);
+    if (is_doubted(tensor)) text += fmt::format("  {}; to take it as it is: {}\n", tensor.doubt, allow);
+    if (d.equal()) return text;
+    return text + fmt::format("  {}\n  {}\n", minimum_text(tensor), sums_text(d)) + histogram_text(d);
 }
 
-std::string compare_text(const CompareReport& report, bool all, const std::string& reproducer) {
+std::string compare_text(const CompareReport& report, bool all, const CompareCommands& commands) {
     size_t name_width = 0;
     for (const TensorComparison& tensor : report.tensors)
-        if (all || tensor.verdict != Verdict::equal) name_width = std::max(name_width, tensor.name.size());
+        if (all || tensor.verdict != Verdict::equal)
+            name_width = std::max(name_width, name_text(tensor.name).size());
     std::string text;
     for (const TensorComparison& tensor : report.tensors) {
         if (!all && tensor.verdict == Verdict::equal) continue;
-        text += fmt::format("{:<10} {:<{}} {}{}{}\n", name_of(tensor.verdict), tensor.name, name_width,
-                            describe(tensor.type, tensor.shape), tensor.reason.empty() ? "" : "  ",
-                            tensor.reason);
+        text += fmt::format("{:<10} {:<{}} {}{}{}\n", name_of(tensor.verdict), name_text(tensor.name),
+                            name_width, describe(tensor.type, tensor.shape),
+                            tensor.reason.empty() ? "" : "  ", printable(tensor.reason));
     }
     std::string counts;
     for (size_t v = 0; v < verdict_count; ++v)
@@ -104,7 +138,7 @@ std::string compare_text(const CompareReport& report, bool all, const std::strin
                         report.tensors.size() == 1 ? "" : "s", counts);
     const TensorComparison* worst = report.worst();
     if (worst == nullptr || report.exit_code() == 0) return text;
-    return text + "\n" + details_text(*worst) + "\n" + reproducer + "\n";
+    return text + "\n" + details_text(*worst, commands.allow) + "\n" + commands.reproduce + "\n";
 }
 
 }  // namespace touchstone

@@ -16,7 +16,7 @@ namespace touchstone {
 namespace {
 
 constexpr std::string_view fault_names[index_fault_count]{
-    "none", "INT_MAX", "negative", "out of range", "duplicate", "hole", "length",
+    "none", "INT_MAX", "negative", "out of range", "duplicate", "hole", "length", "another order",
 };
 
 /// A score as bits that are equal exactly when the scores tie; every floating type fits a double.
@@ -60,6 +60,15 @@ struct RowScores {
         std::ranges::sort(bits);
         return bits;
     }
+    /// Whether both rows have the same score at every place; a -1 has none.
+    bool same_by_place(const std::vector<int64_t>& expected, const std::vector<int64_t>& got) const {
+        const auto bits = [this](int64_t index) {
+            return tie_bits(element_at(*tensor, first + index).value);
+        };
+        return std::ranges::equal(expected, got, [&bits](int64_t e, int64_t g) {
+            return e == g || (e != -1 && g != -1 && bits(e) == bits(g));
+        });
+    }
 };
 
 /// Whether an index may not stand in any row, and why.
@@ -89,7 +98,7 @@ std::pair<IndexFault, int64_t> find_fault(const std::vector<int64_t>& got, int64
 }
 
 SelectionRow compare_row(const std::vector<int64_t>& expected, const std::vector<int64_t>& got,
-                         const RowScores& scores) {
+                         const RowScores& scores, SelectionOrder order) {
     SelectionRow row;
     if (expected == got) return row;
     auto [fault, column] = find_fault(got, scores.columns);
@@ -97,13 +106,16 @@ SelectionRow compare_row(const std::vector<int64_t>& expected, const std::vector
     if (fault == IndexFault::none && wanted.size() != selected.size()) fault = IndexFault::length;
     row.fault = fault;
     const bool usable = fault == IndexFault::none || fault == IndexFault::hole;
-    if (wanted == selected && usable) {
-        row.verdict = SelectionVerdict::reordered;
-    } else {
-        const bool tied = usable && scores.tensor != nullptr && wanted.size() == selected.size() &&
-                          scores.of(wanted) == scores.of(selected);
-        row.verdict = tied ? SelectionVerdict::tie : SelectionVerdict::wrong;
-    }
+    const bool free = order == SelectionOrder::free;
+    const bool same_set = usable && wanted == selected;
+    // Scores may be looked up where no index is out of range and no row is longer.
+    const bool comparable = usable && scores.tensor != nullptr && wanted.size() == selected.size();
+    const bool tied =
+        comparable && (free ? scores.of(wanted) == scores.of(selected) : scores.same_by_place(expected, got));
+    row.verdict = same_set && free ? SelectionVerdict::reordered
+                  : tied           ? SelectionVerdict::tie
+                                   : SelectionVerdict::wrong;
+    if (same_set && !free && !tied && fault == IndexFault::none) row.fault = IndexFault::order;
     if (column < 0) column = std::ranges::mismatch(expected, got).in2 - got.begin();
     row.column = column;
     row.expected = expected[static_cast<size_t>(column)];
@@ -135,7 +147,8 @@ std::string_view name_of(IndexFault fault) {
 }
 
 SelectionDifference compare_selection(const TensorView& expected, const TensorView& got,
-                                      const std::optional<TensorView>& scores, const std::string& where) {
+                                      const std::optional<TensorView>& scores, const std::string& where,
+                                      SelectionOrder order) {
     SelectionDifference sum;
     const int64_t k = expected.shape.empty() ? 1 : expected.shape.back();
     sum.rows = k == 0 ? 0 : expected.elements() / k;
@@ -156,7 +169,7 @@ SelectionDifference compare_selection(const TensorView& expected, const TensorVi
                 throw UserError({fmt::format("row {} of what is expected selects {}", row, index), where,
                                  fmt::format("-1 to {}", row_scores.columns - 1),
                                  "name the scores that it was selected from: --scores NAME=SCORES"});
-        SelectionRow found = compare_row(wanted, row_of(got, row, k), row_scores);
+        SelectionRow found = compare_row(wanted, row_of(got, row, k), row_scores, order);
         found.row = row;
         add(sum, found);
     }

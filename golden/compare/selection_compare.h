@@ -18,6 +18,12 @@ enum class SelectionVerdict : uint8_t {
     wrong,
 };
 
+/// What an index's place in its row means.
+enum class SelectionOrder : uint8_t {
+    free,    ///< nothing
+    counts,  ///< something else stands at the same place elsewhere, such as the weight of an expert
+};
+
 /// What is wrong with an index by itself, in the order in which it is looked for.
 enum class IndexFault : uint8_t {
     none,
@@ -27,8 +33,9 @@ enum class IndexFault : uint8_t {
     duplicate,
     hole,    ///< a -1 with an index behind it
     length,  ///< more or fewer indices than expected
+    order,   ///< the same set at other places, where order counts
 };
-inline constexpr size_t index_fault_count = 7;
+inline constexpr size_t index_fault_count = 8;
 /// "INT_MAX", "out of range", ..
 std::string_view name_of(IndexFault fault);
 
@@ -51,9 +58,11 @@ struct SelectionDifference {
 
 /// Compares index tensors of one integer type and shape; the last extent is the number selected, -1 fills
 /// rows that have fewer. `scores`, floating, has one row for each of them, or one row for all; without it no
-/// row is a tie. Scores are compared by their bits, -0 as +0 and any NaN as one value (total_order.h), so -0
-/// and +0 tie. Throws UserError naming `where` when the scores have another number of rows.
+/// row is a tie. Where order counts, a tie has the same scores place by place, and a row in another order is
+/// wrong. Scores are compared by their bits, -0 as +0 and any NaN as one value (total_order.h), so -0 and +0
+/// tie. Throws UserError naming `where` when the scores have another number of rows or too few columns.
 SelectionDifference compare_selection(const TensorView& expected, const TensorView& got,
-                                      const std::optional<TensorView>& scores, const std::string& where);
+                                      const std::optional<TensorView>& scores, const std::string& where,
+                                      SelectionOrder order = SelectionOrder::free);
 
 }  // namespace touchstone

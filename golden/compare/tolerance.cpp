@@ -87,9 +87,6 @@ constexpr Limit limits[]{
      [](Tolerance& t, double value) { t.cosine = value; }},
 };
 
-/// 2^53: a distance that a double carries exactly.
-constexpr double most_ulp = 0x1p53;
-
 void set_limit(Tolerance& tolerance, std::string_view item, std::vector<std::string_view>& seen,
                std::string_view text, const std::string& where) {
     const size_t equals = item.find('=');

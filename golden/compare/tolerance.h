@@ -25,6 +25,9 @@ struct Tolerance {
     bool exact() const { return !ulp && !rms && !absolute && !relative; }
 };
 
+/// The largest limit of ulp that a text may give, 2^53: a distance that a double carries exactly.
+inline constexpr double most_ulp = 0x1p53;
+
 /// A tolerance that people know by name.
 struct ToleranceClass {
     std::string_view name, text, meaning;
