@@ -57,9 +57,17 @@ template <class Vector, class T>
     return tree_sum(values[0]);
 }
 
+/// Types of at most two bytes go through fp32, which has all their values: the compiler makes no vectors of a
+/// loop that widens from one byte to eight.
 template <class Type>
 [[gnu::always_inline]] inline void decode(const typename Type::Bits* bits, double (&values)[block]) {
-    for (int i = 0; i < block; ++i) values[i] = Type::value(bits[i]);
+    if constexpr (sizeof(typename Type::Bits) <= 2) {
+        alignas(64) float narrow[block];
+        for (int i = 0; i < block; ++i) narrow[i] = static_cast<float>(Type::value(bits[i]));
+        for (int i = 0; i < block; ++i) values[i] = static_cast<double>(narrow[i]);
+    } else {
+        for (int i = 0; i < block; ++i) values[i] = Type::value(bits[i]);
+    }
 }
 
 /// In the element's own width: at most 255 elements, which every width can count.
@@ -90,8 +98,13 @@ ElementCounts count(const std::byte* bytes, int64_t elements) {
 /// Element i goes to lane i mod 8.
 template <class Type>
 [[gnu::always_inline]] inline void add_squares(const typename Type::Bits* bits, Doubles (&sums)[8 / lanes]) {
+    using Bits = typename Type::Bits;
     alignas(64) double values[block];
-    for (int i = 0; i < block; ++i) values[i] = Type::finite(bits[i]) ? Type::value(bits[i]) : 0;
+    alignas(64) Bits finite[block];
+    for (int i = 0; i < block; ++i) finite[i] = Type::finite(bits[i]) ? bits[i] : 0;
+    decode<Type>(finite, values);
+    if (!Type::zero(Bits{0}))
+        for (int i = 0; i < block; ++i) values[i] = Type::finite(bits[i]) ? values[i] : 0;
     for (int i = 0; i < block; i += 8)
         for (int j = 0; j < 8 / lanes; ++j) {
             const Doubles value = vector_at<Doubles>(values + i + j * lanes);
@@ -193,8 +206,15 @@ template <class Type>
 template <class Type>
 [[gnu::always_inline]] inline void distances_of(const typename Type::Bits* expected,
                                                 const typename Type::Bits* got, double (&distances)[block]) {
-    for (int i = 0; i < block; ++i)
-        distances[i] = element_types::absolute_difference<Type>(expected[i], got[i]);
+    if constexpr (Type::is_float || sizeof(typename Type::Bits) <= 2) {
+        alignas(64) double values[block];
+        decode<Type>(expected, values);
+        decode<Type>(got, distances);
+        for (int i = 0; i < block; ++i) distances[i] = __builtin_fabs(distances[i] - values[i]);
+    } else {
+        for (int i = 0; i < block; ++i)
+            distances[i] = element_types::absolute_difference<Type>(expected[i], got[i]);
+    }
 }
 
 template <class Type>
@@ -260,6 +280,7 @@ struct Look {
 template <class Type>
 [[gnu::always_inline]] inline Look add_batch(const Batch<typename Type::Bits>& batch, RunningSums& sums) {
     using Bits = typename Type::Bits;
+    constexpr bool direct = Type::is_float || sizeof(Bits) <= 2;
     const bool narrow = narrow_values<Type> && sums.quotient_is_narrow;
     const double bound = sums.largest_relative * (narrow ? 1 + 0x1p-49 : 1);
     Doubles largest{};
@@ -269,14 +290,14 @@ template <class Type>
         alignas(64) double expected[block], got[block], integers[block];
         decode<Type>(e, expected);
         decode<Type>(g, got);
-        if constexpr (!Type::is_float) distances_of<Type>(e, g, integers);
+        if constexpr (!direct) distances_of<Type>(e, g, integers);
         Doubles squares[block / lanes], excesses[block / lanes];
         for (int i = 0; i < block / lanes; ++i) {
             const Doubles x = vector_at<Doubles>(expected + i * lanes),
                           y = vector_at<Doubles>(got + i * lanes);
             const Doubles up = y - x;
             Doubles distance = magnitude(up);
-            if constexpr (!Type::is_float) distance = vector_at<Doubles>(integers + i * lanes);
+            if constexpr (!direct) distance = vector_at<Doubles>(integers + i * lanes);
             squares[i] = distance * distance;
             excesses[i] = up * (y + x);
             largest = largest < distance ? distance : largest;
