@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "golden/compare/difference_block.h"
+#include "golden/compare/difference_parts.h"
 #include "golden/compare/element_types.h"
 #include "reference/io/user_error.h"
 

@@ -7,6 +7,27 @@
 
 namespace touchstone {
 
+namespace isa_scalar {
+extern const difference_parts::DifferenceKernels difference_kernels;
+}
+#ifdef __x86_64__
+namespace isa_avx2 {
+extern const difference_parts::DifferenceKernels difference_kernels;
+}
+namespace isa_avx512 {
+extern const difference_parts::DifferenceKernels difference_kernels;
+}
+#endif
+
+const difference_parts::DifferenceKernels& difference_parts::difference_kernels(Isa isa) {
+#ifdef __x86_64__
+    if (isa == Isa::avx512) return isa_avx512::difference_kernels;
+    if (isa == Isa::avx2) return isa_avx2::difference_kernels;
+#endif
+    (void)isa;
+    return isa_scalar::difference_kernels;
+}
+
 Difference difference(const TensorView& expected, const TensorView& got, const Tolerance& tolerance,
                       const AfterPiece& after_piece) {
     if (expected.type != got.type || expected.shape != got.shape) std::abort();

@@ -4,56 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <vector>
 
 #include "golden/compare/difference.h"
-#include "golden/compare/difference_block.h"
+#include "golden/compare/difference_limits.h"
 #include "golden/compare/difference_parts.h"
+#include "golden/compare/difference_vector.h"
 #include "golden/compare/element_types.h"
 
 namespace touchstone::difference_parts {
-
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
-
-/// Zeros and non-finite elements of a run, counted in the element's own width so that many lanes fit a
-/// register. At most 255 elements, which every width can count.
-template <class Type>
-void count_run(const std::byte* bytes, int64_t count, int64_t& zeros, int64_t& not_finite) {
-    using Bits = typename Type::Bits;
-    Bits zero_count = 0, special_count = 0;
-    for (int64_t i = 0; i < count; ++i) {
-        zero_count = static_cast<Bits>(zero_count + (Type::zero(load<Bits>(bytes, i)) ? 1 : 0));
-        special_count = static_cast<Bits>(special_count + (Type::finite(load<Bits>(bytes, i)) ? 0 : 1));
-    }
-    zeros += zero_count;
-    not_finite += special_count;
-}
-
-/// The value, or 0 of what is not finite.
-template <class Type>
-double finite_value(const std::byte* bytes, int64_t i) {
-    const typename Type::Bits bits = load<typename Type::Bits>(bytes, i);
-    return Type::finite(bits) ? Type::value(bits) : 0;
-}
-
-/// Sum of squares of finite elements in eight lanes, element i in lane i mod 8, lanes added as a tree.
-template <class Type>
-double sum_of_squares(const std::byte* bytes, int64_t count) {
-    constexpr int64_t lane_count = 8;
-    double lanes[lane_count]{};
-    int64_t i = 0;
-    for (; i + lane_count <= count; i += lane_count)
-        for (int64_t lane = 0; lane < lane_count; ++lane) {
-            const double value = finite_value<Type>(bytes, i + lane);
-            lanes[lane] += value * value;
-        }
-    for (; i < count; ++i)
-        lanes[i % lane_count] += finite_value<Type>(bytes, i) * finite_value<Type>(bytes, i);
-    for (int64_t half = lane_count / 2; half > 0; half /= 2)
-        for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    return lanes[0];
-}
 
 /// The comparison of two tensors of one type.
 template <class Type>
@@ -65,8 +26,8 @@ class Comparison {
                const AfterPiece& after_piece)
         : expected_(expected),
           got_(got),
-          tolerance_(tolerance),
           limits_(tolerance),
+          kernels_(difference_kernels(active_isa())),
           after_piece_(after_piece),
           pieces_(expected.shape, width, expected.elements()),
           sums_(static_cast<size_t>(pieces_.count)) {
@@ -89,9 +50,6 @@ class Comparison {
     }
 
   private:
-    /// Elements whose bytes are read or compared at a time; see count_run.
-    static constexpr int64_t run_elements = 240;
-
     static constexpr int64_t width = sizeof(Bits);
 
     const std::byte* expected_at(int64_t i) const { return expected_.bytes.data() + i * width; }
@@ -132,13 +90,12 @@ class Comparison {
         Difference& counts = tally.counts;
         sums.equal = same_bytes(begin, end);
         if (sums.equal) counts.identical += end - begin;
-        int64_t special = 0;
-        for (int64_t i = begin; i < end; i += run_elements)
-            count_run<Type>(expected_at(i), std::min(run_elements, end - i), counts.zeros, special);
-        counts.not_finite += special;
-        sums.finite = end - begin - special;
+        const ElementCounts counted = kernels_.count(expected_at(begin), end - begin);
+        counts.zeros += counted.zeros;
+        counts.not_finite += counted.not_finite;
+        sums.finite = end - begin - counted.not_finite;
         counts.one_value = counts.one_value && all_bits_are_the_first(begin, end);
-        if (sums.equal && special != 0)
+        if (sums.equal && counted.not_finite != 0)
             for (int64_t i = begin; i < end; ++i) count_special(expected_bits(i), got_bits(i), counts);
         if (!sums.equal && !pieces_.cuts_rows()) measure_rows(piece, tally);
     }
@@ -152,8 +109,8 @@ class Comparison {
     void add_squares(int64_t piece) {
         PieceSums& sums = sums_[static_cast<size_t>(piece)];
         if (sums.measured) return;
-        sums.squares = sum_of_squares<Type>(expected_at(pieces_.begin(piece)),
-                                            pieces_.end(piece) - pieces_.begin(piece));
+        sums.squares = kernels_.sum_of_squares(expected_at(pieces_.begin(piece)),
+                                               pieces_.end(piece) - pieces_.begin(piece));
         sums.pair_squares = sums.squares;
     }
 
@@ -173,23 +130,16 @@ class Comparison {
         return finite == 0 ? 0 : std::sqrt(squares / static_cast<double>(finite));
     }
 
-    int64_t not_finite(int64_t begin, int64_t end) const {
-        int64_t zeros = 0, result = 0;
-        for (int64_t i = begin; i < end; i += run_elements)
-            count_run<Type>(expected_at(i), std::min(run_elements, end - i), zeros, result);
-        return result;
-    }
-
     void measure_rows(int64_t piece, Tally& tally) {
         PieceSums& sums = sums_[static_cast<size_t>(piece)];
         sums.measured = true;
         const int64_t columns = pieces_.columns;
         for (int64_t begin = pieces_.begin(piece); begin < pieces_.end(piece); begin += columns) {
-            const double squares = sum_of_squares<Type>(expected_at(begin), columns);
+            const double squares = kernels_.sum_of_squares(expected_at(begin), columns);
             sums.squares += squares;
             const int64_t special = sums.finite == pieces_.end(piece) - pieces_.begin(piece)
                                         ? 0
-                                        : not_finite(begin, begin + columns);
+                                        : kernels_.count(expected_at(begin), columns).not_finite;
             const Range range{begin, begin + columns, rms_of(squares, columns - special), squares,
                               special != 0};
             tally.counts.differing_rows += measure(range, sums, tally) ? 1 : 0;
@@ -213,75 +163,102 @@ class Comparison {
 
     /// Whether any element of the range differs.
     bool measure(const Range& range, PieceSums& sums, Tally& tally) {
-        constexpr int64_t step = Block<Type>::size;
-        int64_t& identical = tally.counts.identical;
-        const int64_t identical_before = identical;
+        Difference& counts = tally.counts;
+        const RowLimits limits = limits_.of_row(range.rms);
+        RunningSums running{sums.differences, sums.partner_excess, counts.largest_relative,
+                            tally.quotient_is_narrow};
+        Batch<Bits> batch;
         bool lost = false;
-        for (int64_t i = range.begin; i < range.end; i += step) {
-            const int64_t stop = std::min(i + step, range.end);
-            if (same_bytes(i, stop) && !range.has_special)
-                identical += stop - i;
-            else
-                lost |= measure_block(i, stop, range.rms, sums, tally);
+        int64_t differing = 0;
+        double largest = 0;
+        for (int64_t i = range.begin; i < range.end;) {
+            i = kernels_.collect(expected_.bytes.data(), got_.bytes.data(), i, range.end, range.has_special,
+                                 batch);
+            if (batch.blocks == 0) continue;
+            if (kernels_.has_special(batch)) lost |= take_specials(batch, differing, tally);
+            const BatchResult result = kernels_.measure(batch, limits, running);
+            if (result.differing == 0) continue;
+            differing += result.differing;
+            largest = std::max(largest, result.largest_distance);
+            take_batch(batch, result, range.rms, tally);
         }
+        sums.differences = running.differences;
+        sums.partner_excess = running.partner_excess;
         sums.pair_squares += lost ? squares_of_finite_pairs(range) : range.squares;
-        return identical - identical_before < range.end - range.begin;
+        counts.largest_relative = running.largest_relative;
+        tally.quotient_is_narrow = running.quotient_is_narrow;
+        counts.identical += range.end - range.begin - differing;
+        counts.largest_absolute = std::max(counts.largest_absolute, largest);
+        counts.largest_of_rms = std::max(counts.largest_of_rms, in_units_of_rms(largest, range.rms));
+        return differing != 0;
     }
 
-    /// Whether a finite expected element has a partner that is not.
-    bool measure_block(int64_t begin, int64_t end, double rms, PieceSums& sums, Tally& tally) {
-        Block<Type> block;
-        block.read(expected_at(begin), got_at(begin), end - begin);
+    /// Counts the pairs that are not finite and puts zeros in their place; whether one of a finite expected
+    /// element is among them.
+    static bool take_specials(Batch<Bits>& batch, int64_t& differing, Tally& tally) {
         bool lost = false;
-        int64_t finite = end - begin;
-        if (block.has_special())
-            for (int64_t i = 0; i < end - begin; ++i) {
-                if (Type::finite(block.expected[i]) && Type::finite(block.got[i])) continue;
-                lost |= Type::finite(block.expected[i]);
-                take_special(begin + i, block.expected[i], block.got[i], tally);
-                block.expected[i] = block.got[i] = 0;
-                --finite;
-            }
-        block.measure(rms, limits_, sums);
-        const int64_t differing = Block<Type>::count(block.differs);
-        tally.counts.identical += finite - differing;
-        if (differing != 0) take_block(begin, block, differing, tally);
+        for (int64_t i = 0; i < batch.blocks * block_elements; ++i) {
+            Bits &e = batch.expected[i], &g = batch.got[i];
+            if (Type::finite(e) && Type::finite(g)) continue;
+            lost |= Type::finite(e);
+            differing += take_special(index_in(batch, i), e, g, tally) ? 1 : 0;
+            e = g = 0;
+        }
         return lost;
     }
 
-    void take_block(int64_t begin, const Block<Type>& block, int64_t differing, Tally& tally) {
-        Difference& counts = tally.counts;
-        count_ulps(block, differing, counts);
-        counts.outside += Block<Type>::count(block.outside);
-        counts.largest_absolute = std::max(counts.largest_absolute, Block<Type>::largest(block.distances));
-        counts.largest_relative = std::max(counts.largest_relative, block.largest_relative());
-        const double largest_of_rms = Block<Type>::largest(block.of_rms);
-        counts.largest_of_rms = std::max(counts.largest_of_rms, largest_of_rms);
-        int i = 0;
-        while (block.differs[i] == 0) ++i;
-        tally.take_first(begin + i);
-        // Elements are looked at one by one where one of them may be worse than what is known.
-        if (limits_.exact && largest_of_rms < tally.outside.severity) return;
-        for (; i < Block<Type>::size; ++i) {
-            if (block.differs[i] == 0) continue;
-            if (block.outside[i] == 0)
-                tally.inside.take(begin + i, block.of_rms[i]);
-            else
-                tally.outside.take(begin + i, limits_.exact ? block.of_rms[i] : excess_of(block, i));
-        }
+    static int64_t index_in(const Batch<Bits>& batch, int64_t i) {
+        return batch.begin[i / block_elements] + i % block_elements;
     }
 
-    /// How many times the nearest limit an element outside all of them is away.
-    double excess_of(const Block<Type>& block, int i) const {
-        const double by_ulp = static_cast<double>(block.ulps[i]) / static_cast<double>(limits_.ulp);
-        const double by_rms = block.of_rms[i] / limits_.rms;
-        const double by_absolute =
-            block.distances[i] / (limits_.absolute + limits_.relative * block.magnitudes[i]);
-        double excess = infinity;
-        if (tolerance_.ulp) excess = std::min(excess, by_ulp);
-        if (tolerance_.rms) excess = std::min(excess, by_rms);
-        if (tolerance_.absolute || tolerance_.relative) excess = std::min(excess, by_absolute);
-        return excess;
+    void take_batch(const Batch<Bits>& batch, const BatchResult& result, double rms, Tally& tally) const {
+        Difference& counts = tally.counts;
+        counts.zero_signs += result.differing - result.beyond[0];
+        int64_t left = result.differing;
+        for (size_t bin = 0; bin < std::size(result.beyond); ++bin) {
+            counts.ulp_bins[bin] += left - result.beyond[bin];
+            left = result.beyond[bin];
+        }
+        counts.ulp_bins.back() += left;
+        constexpr uint64_t most = std::numeric_limits<int64_t>::max();
+        counts.largest_ulp =
+            std::max(counts.largest_ulp, static_cast<int64_t>(std::min(result.largest_ulp, most)));
+        counts.outside += result.outside;
+        if (tally.first < 0 || batch.begin[0] < tally.first) {
+            int64_t i = 0;
+            while (batch.expected[i] == batch.got[i]) ++i;
+            tally.take_first(index_in(batch, i));
+        }
+        if (may_be_worse(batch.begin[0], result, rms, tally)) look_at_each(batch, rms, tally);
+    }
+
+    /// Whether an element of a batch may be worse than the worst so far: what is known of all is at least
+    /// what each of them comes to, because roundings keep the order.
+    bool may_be_worse(int64_t begin, const BatchResult& result, double rms, const Tally& tally) const {
+        const auto worse = [begin](const Candidate& known, double severity) {
+            return known.index < 0 || known.index >= begin || severity > known.severity;
+        };
+        const double of_rms = in_units_of_rms(result.largest_distance, rms);
+        if (limits_.exact) return worse(tally.outside, of_rms);
+        const double excess = limits_.excess(result.largest_ulp, of_rms, result.largest_distance, 0);
+        return (result.outside != 0 && worse(tally.outside, excess)) ||
+               (result.outside < result.differing && tally.outside.index < 0 && worse(tally.inside, of_rms));
+    }
+
+    void look_at_each(const Batch<Bits>& batch, double rms, Tally& tally) const {
+        for (int64_t i = 0; i < batch.blocks * block_elements; ++i) {
+            const Bits e = batch.expected[i], g = batch.got[i];
+            if (e == g) continue;
+            const uint64_t ulp = element_types::distance<Type>(e, g);
+            const double distance = element_types::absolute_difference<Type>(e, g);
+            const double magnitude = std::abs(Type::value(e)), of_rms = in_units_of_rms(distance, rms);
+            if (limits_.exact)
+                tally.outside.take(index_in(batch, i), of_rms);
+            else if (limits_.within(ulp, of_rms, distance, magnitude))
+                tally.inside.take(index_in(batch, i), of_rms);
+            else
+                tally.outside.take(index_in(batch, i), limits_.excess(ulp, of_rms, distance, magnitude));
+        }
     }
 
     double squares_of_finite_pairs(const Range& range) const {
@@ -309,16 +286,14 @@ class Comparison {
                      counts.negative_infinity);
     }
 
-    /// An element that is not finite in one or both.
-    static void take_special(int64_t index, Bits e, Bits g, Tally& tally) {
+    /// An element that is not finite in one or both; whether it differs.
+    static bool take_special(int64_t index, Bits e, Bits g, Tally& tally) {
         count_special(e, g, tally.counts);
-        if (e == g || (Type::nan(e) && Type::nan(g))) {
-            ++tally.counts.identical;
-            return;
-        }
+        if (e == g || (Type::nan(e) && Type::nan(g))) return false;
         tally.take_first(index);
         ++tally.counts.outside;
         tally.outside.take(index, infinity);
+        return true;
     }
 
     Difference result() {
@@ -368,8 +343,8 @@ class Comparison {
 
     const TensorView& expected_;
     const TensorView& got_;
-    const Tolerance& tolerance_;
     const Limits limits_;
+    const TypeKernels<Type>& kernels_;
     const AfterPiece& after_piece_;
     Pieces pieces_;
     std::vector<PieceSums> sums_;

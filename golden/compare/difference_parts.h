@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "golden/compare/difference.h"
@@ -11,6 +12,14 @@ namespace touchstone::difference_parts {
 
 /// What a thread works on at a time, of each tensor: it stays in the caches while it is read again.
 inline constexpr int64_t piece_bytes = 512 * 1024;
+
+/// Element i; elements of a file need not be aligned.
+template <class Bits>
+Bits load(const std::byte* bytes, int64_t i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+    return bits;
+}
 
 /// How a tensor is cut: pieces of whole rows, or rows of whole pieces. It depends on the shape alone.
 struct Pieces {
@@ -71,6 +80,7 @@ struct Tally {
     Difference counts;
     int64_t first = -1;
     Candidate outside, inside;
+    bool quotient_is_narrow = true;  ///< that of counts.largest_relative; see RunningSums
 
     void take_first(int64_t index) {
         if (index >= 0 && (first < 0 || index < first)) first = index;

@@ -2,11 +2,7 @@
 // double, and how many representable values lie between two elements.
 #pragma once
 
-#include <array>
-#include <bit>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string_view>
 #include <type_traits>
 
@@ -15,65 +11,57 @@
 
 namespace touchstone::element_types {
 
-/// Elements as signed integers in the order of their values, and distances of those: 32 bits where they
-/// suffice, because vectors hold twice as many.
+/// Elements as signed integers in the order of their values, and distances of those. Both as wide as the
+/// element, because vectors hold the more of them: no two finite elements are farther apart than it counts.
 template <class Bits>
-using Place = std::conditional_t<sizeof(Bits) == 8, int64_t, int32_t>;
+using Place = std::make_signed_t<Bits>;
 template <class Bits>
-using Distance = std::make_unsigned_t<Place<Bits>>;
+using Distance = std::make_unsigned_t<Bits>;
 
 template <class Type>
-constexpr Distance<typename Type::Bits> distance(typename Type::Bits a, typename Type::Bits b) {
+[[gnu::always_inline]] constexpr Distance<typename Type::Bits> distance(typename Type::Bits a,
+                                                                        typename Type::Bits b) {
     using Unsigned = Distance<typename Type::Bits>;
     const auto x = Type::place(a), y = Type::place(b);
-    const Unsigned up = static_cast<Unsigned>(y) - static_cast<Unsigned>(x);
-    const Unsigned down = static_cast<Unsigned>(x) - static_cast<Unsigned>(y);
+    const auto up = static_cast<Unsigned>(static_cast<Unsigned>(y) - static_cast<Unsigned>(x));
+    const auto down = static_cast<Unsigned>(static_cast<Unsigned>(x) - static_cast<Unsigned>(y));
     return x < y ? up : down;
 }
 
 template <class Type>
-double absolute_difference(typename Type::Bits a, typename Type::Bits b) {
-    if constexpr (Type::is_float) return std::abs(Type::value(a) - Type::value(b));
+[[gnu::always_inline]] inline double absolute_difference(typename Type::Bits a, typename Type::Bits b) {
+    if constexpr (Type::is_float) return __builtin_fabs(Type::value(a) - Type::value(b));
     return static_cast<double>(distance<Type>(a, b));  // doubles would lose the difference of large integers
 }
 
-/// Values of all codes of a type of `bits` bits, made from a function of one code.
-template <size_t Codes, class Decode>
-constexpr std::array<float, Codes> decode_table(Decode decode) {
-    std::array<float, Codes> table{};
-    for (size_t code = 0; code < Codes; ++code) table[code] = decode(static_cast<uint32_t>(code));
-    return table;
+[[gnu::always_inline]] constexpr double value_of_f64(uint64_t bits) {
+    return double_from_bits(bits);
 }
-
-/// OCP 8-bit floating point specification 1.0: bias 15, infinities and NaNs as in fp16, whose upper half it
-/// is.
-inline constexpr auto e5m2_values =
-    decode_table<256>([](uint32_t code) { return float_from_fp16_bits(code << 8); });
-inline constexpr auto e4m3_values =
-    decode_table<256>([](uint32_t code) { return to_float(E4m3{static_cast<uint8_t>(code)}); });
-inline constexpr auto e2m1_values =
-    decode_table<16>([](uint32_t code) { return to_float(E2m1{static_cast<uint8_t>(code)}); });
-
-constexpr double value_of_f64(uint64_t bits) {
-    return std::bit_cast<double>(bits);
+[[gnu::always_inline]] constexpr double value_of_f32(uint32_t bits) {
+    return static_cast<double>(float_from_bits(bits));
 }
-constexpr double value_of_f32(uint32_t bits) {
-    return static_cast<double>(std::bit_cast<float>(bits));
+/// float_from_fp16_bits without its branch: vectors have none.
+[[gnu::always_inline]] constexpr double value_of_f16(uint16_t bits) {
+    const uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1Fu, mantissa = bits & 0x3FFu;
+    const float subnormal = static_cast<float>(static_cast<int32_t>(mantissa)) * 0x1p-24f;
+    const uint32_t normal = ((exponent + 112) << 23) | (mantissa << 13);
+    const uint32_t special = mantissa != 0 ? canonical_nan_bits : sign | 0x7F800000u;
+    const uint32_t finite = sign | (exponent == 0 ? float_bits(subnormal) : normal);
+    return static_cast<double>(float_from_bits(exponent == 31 ? special : finite));
 }
-constexpr double value_of_f16(uint16_t bits) {
-    return static_cast<double>(float_from_fp16_bits(bits));
-}
-constexpr double value_of_bf16(uint16_t bits) {
+[[gnu::always_inline]] constexpr double value_of_bf16(uint16_t bits) {
     return static_cast<double>(to_float(Bf16{bits}));
 }
-constexpr double value_of_e5m2(uint8_t bits) {
-    return static_cast<double>(e5m2_values[bits]);
+/// OCP 8-bit floating point specification 1.0: bias 15, infinities and NaNs as in fp16, whose upper half it
+/// is.
+[[gnu::always_inline]] constexpr double value_of_e5m2(uint8_t bits) {
+    return value_of_f16(static_cast<uint16_t>(bits << 8));
 }
-constexpr double value_of_e4m3(uint8_t bits) {
-    return static_cast<double>(e4m3_values[bits]);
+[[gnu::always_inline]] constexpr double value_of_e4m3(uint8_t bits) {
+    return static_cast<double>(to_float(E4m3{bits}));
 }
-constexpr double value_of_e2m1(uint8_t bits) {
-    return static_cast<double>(e2m1_values[bits & 15]);
+[[gnu::always_inline]] constexpr double value_of_e2m1(uint8_t bits) {
+    return static_cast<double>(to_float(E2m1{bits}));
 }
 
 /// A floating type of sign and magnitude. `first_special` is the magnitude of infinity, or of the first NaN
@@ -85,20 +73,20 @@ struct SignMagnitude {
     static constexpr bool is_float = true;
     static constexpr Bits sign = sign_bit;
 
-    static constexpr Bits magnitude(Bits bits) {
+    [[gnu::always_inline]] static constexpr Bits magnitude(Bits bits) {
         return static_cast<Bits>(bits & static_cast<Bits>(sign_bit - 1));
     }
-    static constexpr bool zero(Bits bits) { return magnitude(bits) == 0; }
-    static constexpr bool finite(Bits bits) { return magnitude(bits) < first_special; }
-    static constexpr bool nan(Bits bits) {
+    [[gnu::always_inline]] static constexpr bool zero(Bits bits) { return magnitude(bits) == 0; }
+    [[gnu::always_inline]] static constexpr bool finite(Bits bits) { return magnitude(bits) < first_special; }
+    [[gnu::always_inline]] static constexpr bool nan(Bits bits) {
         return has_infinity ? magnitude(bits) > first_special : magnitude(bits) >= first_special;
     }
-    static constexpr bool negative(Bits bits) { return (bits & sign_bit) != 0; }
-    static constexpr double value(Bits bits) { return decode(bits); }
+    [[gnu::always_inline]] static constexpr bool negative(Bits bits) { return (bits & sign_bit) != 0; }
+    [[gnu::always_inline]] static constexpr double value(Bits bits) { return decode(bits); }
     /// -0 and +0 are the same place.
-    static constexpr Place<Bits> place(Bits bits) {
+    [[gnu::always_inline]] static constexpr Place<Bits> place(Bits bits) {
         const auto up = static_cast<Place<Bits>>(magnitude(bits));
-        return negative(bits) ? -up : up;
+        return static_cast<Place<Bits>>(negative(bits) ? -up : up);
     }
 };
 
@@ -117,12 +105,16 @@ struct F8E8m0 {
     static constexpr bool is_float = true;
     static constexpr Bits sign = 0;
 
-    static constexpr bool zero(Bits) { return false; }
-    static constexpr bool finite(Bits bits) { return bits != 255; }
-    static constexpr bool nan(Bits bits) { return bits == 255; }
-    static constexpr bool negative(Bits) { return false; }
-    static constexpr double value(Bits bits) { return static_cast<double>(to_float(E8m0{bits})); }
-    static constexpr Place<Bits> place(Bits bits) { return bits; }
+    [[gnu::always_inline]] static constexpr bool zero(Bits) { return false; }
+    [[gnu::always_inline]] static constexpr bool finite(Bits bits) { return bits != 255; }
+    [[gnu::always_inline]] static constexpr bool nan(Bits bits) { return bits == 255; }
+    [[gnu::always_inline]] static constexpr bool negative(Bits) { return false; }
+    [[gnu::always_inline]] static constexpr double value(Bits bits) {
+        return static_cast<double>(to_float(E8m0{bits}));
+    }
+    [[gnu::always_inline]] static constexpr Place<Bits> place(Bits bits) {
+        return static_cast<Place<Bits>>(bits ^ 0x80);
+    }
 };
 
 /// An integer; BOOL is one of the two values that its byte may have, compared as the byte.
@@ -132,16 +124,19 @@ struct Integer {
     static constexpr bool is_float = false;
     static constexpr Bits sign = 0;
 
-    static constexpr bool zero(Bits bits) { return bits == 0; }
-    static constexpr bool finite(Bits) { return true; }
-    static constexpr bool nan(Bits) { return false; }
-    static constexpr bool negative(Bits bits) { return static_cast<ValueType>(bits) < 0; }
-    static constexpr double value(Bits bits) { return static_cast<double>(static_cast<ValueType>(bits)); }
-    /// Unsigned integers that fill a place are moved down.
-    static constexpr Place<Bits> place(Bits bits) {
-        constexpr bool moved = !std::is_signed_v<ValueType> && sizeof(Bits) == sizeof(Place<Bits>);
-        constexpr Bits sign_bit = moved ? Bits{1} << (8 * sizeof(Bits) - 1) : 0;
-        return static_cast<Place<Bits>>(static_cast<ValueType>(bits ^ sign_bit));
+    [[gnu::always_inline]] static constexpr bool zero(Bits bits) { return bits == 0; }
+    [[gnu::always_inline]] static constexpr bool finite(Bits) { return true; }
+    [[gnu::always_inline]] static constexpr bool nan(Bits) { return false; }
+    [[gnu::always_inline]] static constexpr bool negative(Bits bits) {
+        return static_cast<ValueType>(bits) < 0;
+    }
+    [[gnu::always_inline]] static constexpr double value(Bits bits) {
+        return static_cast<double>(static_cast<ValueType>(bits));
+    }
+    /// Unsigned integers are moved down.
+    [[gnu::always_inline]] static constexpr Place<Bits> place(Bits bits) {
+        constexpr Bits sign_bit = std::is_signed_v<ValueType> ? 0 : Bits{1} << (8 * sizeof(Bits) - 1);
+        return static_cast<Place<Bits>>(bits ^ sign_bit);
     }
 };
 
