@@ -161,7 +161,9 @@ std::string trace_text(const TraceQuestion& question, const BisectResult& result
     if (!result.diverges()) {
         text += result.first_beyond
                     ? "\nNo step made a mistake: what differs is rounding, and what followed from it\n"
-                    : "\nNothing beyond rounding\n";
+                : count(result, StepVerdict::unseen) == 0
+                    ? "\nNothing beyond rounding\n"
+                    : "\nNothing beyond rounding in the steps that can be seen\n";
         if (result.first_beyond) text += layer_table(question, result, result.tensors[*result.first_beyond]);
         return text + assumptions_text(question.assumptions);
     }

@@ -366,6 +366,33 @@ TEST_CASE("bisect: tied choices are no mistake, others are") {
     CHECK(choice->step.verdict == StepVerdict::ties);
 }
 
+TEST_CASE("bisect: what stands behind the end of a selection is part of it") {
+    PlantedTrace trace(reference_trace(), source());
+    Tensor selected = *trace.pass().tensor(0, 6, "attn.indexer.selected");
+    REQUIRE(selected.view<int32_t>()[3] == -1);  // row 0 sees one row
+    selected.view<int32_t>()[3] = 999'999;
+    trace.replace(0, 6, "attn.indexer.selected", selected);
+    CHECK(made_here(bisected(trace.tensors())) == std::vector<std::string>{"0 L06.attn.indexer.selected"});
+}
+
+TEST_CASE("bisect: a tensor that lacks columns is not the same bits") {
+    TensorMap tensors = reference_trace();
+    Tensor& scores = tensors.find("position_000000/L06.attn.indexer.scores")->second;
+    const int64_t rows = scores.shape[0], width = scores.shape[1];
+    Tensor narrow = make_tensor("narrow", "F32", {rows, width - 1});
+    for (int64_t row = 0; row < rows; ++row)
+        std::ranges::copy(
+            scores.view<float>().subspan(static_cast<size_t>(row * width), static_cast<size_t>(width - 1)),
+            narrow.view<float>().begin() + row * (width - 1));
+    scores = narrow;
+    const BisectResult result = bisected(tensors);
+    const auto found = std::ranges::find_if(result.tensors, [](const TensorReport& one) {
+        return one.call == 0 && one.layer == 6 && one.name == "attn.indexer.scores";
+    });
+    CHECK(found->step.verdict == StepVerdict::unseen);
+    CHECK(found->step.why.find("the step makes rows of") != std::string::npos);
+}
+
 TEST_CASE("bisect: without a reference the steps are judged alone") {
     PlantedTrace trace(reference_trace(), source());
     const Planted& one = planted()[0];

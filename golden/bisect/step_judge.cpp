@@ -69,6 +69,7 @@ bool largest_up_to_ties(std::span<const int32_t> row, const Candidates& from) {
     const std::span<const int32_t> list(row.begin(), end);
     const auto candidates = std::ranges::count(from.allowed, true);
     if (std::ssize(list) != std::min(std::ssize(row), candidates)) return false;
+    if (std::any_of(end, row.end(), [](int32_t id) { return id != -1; })) return false;
     std::vector<bool> left = from.allowed;
     double least = std::numeric_limits<double>::infinity(), most = -least;
     for (const int32_t id : list) {

@@ -171,6 +171,13 @@ std::optional<Tensor> run_step(const Step& step, const StepPlace& place, Arithme
     if (step.row_by_row) {
         const std::optional<std::vector<Tensor>> rows = run_rows(step, place, arithmetic, why);
         if (!rows) return std::nullopt;
+        const auto widest =
+            std::ranges::max_element(*rows, {}, [](const Tensor& row) { return row.bytes.size(); });
+        if (widest->bytes.size() > as.bytes.size() / static_cast<size_t>(as.shape.front())) {
+            why = fmt::format("the trace has {} of it, the step makes rows of {}",
+                              describe(as.type, as.shape), describe(widest->type, widest->shape));
+            return std::nullopt;
+        }
         return stacked(*rows, as);
     }
     std::optional<ChainRun> chain = run_chain(step, place, arithmetic, why);
