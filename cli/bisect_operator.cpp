@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "cli/table.h"
 #include "cli/tensor_file.h"
+#include "golden/bisect/row_search.h"
 #include "reference/io/user_error.h"
 
 namespace touchstone::cli {
@@ -88,8 +89,18 @@ std::string reproducer(const BisectOptions& options, const OperatorQuestion& que
     return text + fmt::format(" --arithmetic {}", arithmetic_name(question.arithmetic));
 }
 
+/// Which rows the hypotheses were tried on, where not on all.
+std::string searched_text(const RowDiagnosis& found) {
+    std::string rows;
+    for (const RowWindow& window : found.searched)
+        rows += fmt::format("{}{} to {}", rows.empty() ? "" : " and ", window.first,
+                            window.first + window.count - 1);
+    return rows.empty() ? "" : fmt::format("Hypotheses were tried on rows {} alone\n", rows);
+}
+
 std::string result_text(const OperatorQuestion& question, const std::vector<ComparedOutput>& outputs,
-                        const Diagnosis& diagnosis, const std::string& command) {
+                        const RowDiagnosis& found, const std::string& command) {
+    const Diagnosis& diagnosis = found.diagnosis;
     std::string text =
         fmt::format("{}\nReference: {}\n\n", case_text(*question.what.info, question.what.parameters),
                     arithmetic_name(question.arithmetic));
@@ -109,13 +120,17 @@ std::string result_text(const OperatorQuestion& question, const std::vector<Comp
     text += fmt::format("\nFirst difference: {}{}", first.output, index_text(first.index));
     if (first.k_block >= 0) text += fmt::format(", block {} of K", first.k_block);
     text += fmt::format(": {}\n", element_text(first.element, question.got.find(first.output)->second.type));
-    text += cause_text(diagnosis) + assumptions_text(question.assumptions);
+    text += cause_text(diagnosis) + searched_text(found) + assumptions_text(question.assumptions);
     return text + fmt::format("\n{}\n", command);
 }
 
 json result_json(const OperatorQuestion& question, const std::vector<ComparedOutput>& outputs,
-                 const Diagnosis& diagnosis, const std::string& command) {
+                 const RowDiagnosis& found, const std::string& command) {
+    const Diagnosis& diagnosis = found.diagnosis;
     json object = diagnosis_json(diagnosis);
+    object["searched_rows"] = json::array();
+    for (const RowWindow& window : found.searched)
+        object["searched_rows"].push_back({window.first, window.first + window.count - 1});
     object["schema"] = "touchstone.bisect/1";
     object["kind"] = "operator";
     object["case"] = case_text(*question.what.info, question.what.parameters);
@@ -150,14 +165,15 @@ int bisect_operator(const BisectOptions& options) {
     }
     const OperatorRun run{info, question.arithmetic, question.what.parameters, question.inputs,
                           question.expected};
-    const Diagnosis diagnosis = diagnose(run, question.got);
+    const RowDiagnosis found = diagnose_rows(run, question.got);
+    const Diagnosis& diagnosis = found.diagnosis;
     const std::vector<ComparedOutput> outputs = compare_outputs(question);
     const std::string command = reproducer(options, question);
     const bool fault = diagnosis.finding == Finding::named || diagnosis.finding == Finding::unknown;
     if (!options.dump.empty())
         write_tensors(options.dump, question.inputs, case_text(info, question.what.parameters));
-    write_result(options.json ? to_text(result_json(question, outputs, diagnosis, command))
-                              : result_text(question, outputs, diagnosis, command));
+    write_result(options.json ? to_text(result_json(question, outputs, found, command))
+                              : result_text(question, outputs, found, command));
     return fault ? 1 : 0;
 }
 

@@ -37,21 +37,6 @@ bool is_float(std::string_view type) {
     return type == "F32" || type == "BF16" || type == "F64";
 }
 
-void require_outputs(const OperatorRun& run, const TensorMap& got) {
-    if (got.empty())
-        throw UserError({"no output is given", run.info.name, "one of its outputs",
-                         "see touchstone op --describe " + run.info.name});
-    for (const auto& [name, tensor] : got) {
-        const auto expected = run.expected.find(name);
-        if (expected == run.expected.end())
-            throw UserError({fmt::format("tensor \"{}\" is no output", name), run.info.name, "its outputs",
-                             "see touchstone op --describe " + run.info.name});
-        if (tensor.type != expected->second.type || tensor.shape != expected->second.shape)
-            throw UserError({fmt::format("tensor \"{}\" is {}", name, describe(tensor.type, tensor.shape)),
-                             run.info.name, describe(expected->second.type, expected->second.shape), ""});
-    }
-}
-
 int64_t width_of(const Tensor& tensor) {
     return tensor.shape.empty() ? 1 : std::max<int64_t>(tensor.shape.back(), 1);
 }
@@ -393,6 +378,21 @@ Tolerance rounding_tolerance(const OutputSlot& slot) {
     if (slot.type == "BF16") return {.ulp = 1, .rms = 1e-5, .share = 0.01};
     if (slot.type == "F32") return {.rms = 1e-5, .relative = 1e-5};
     return {};
+}
+
+void require_outputs(const OperatorRun& run, const TensorMap& got) {
+    if (got.empty())
+        throw UserError({"no output is given", run.info.name, "one of its outputs",
+                         "see touchstone op --describe " + run.info.name});
+    for (const auto& [name, tensor] : got) {
+        const auto expected = run.expected.find(name);
+        if (expected == run.expected.end())
+            throw UserError({fmt::format("tensor \"{}\" is no output", name), run.info.name, "its outputs",
+                             "see touchstone op --describe " + run.info.name});
+        if (tensor.type != expected->second.type || tensor.shape != expected->second.shape)
+            throw UserError({fmt::format("tensor \"{}\" is {}", name, describe(tensor.type, tensor.shape)),
+                             run.info.name, describe(expected->second.type, expected->second.shape), ""});
+    }
 }
 
 std::optional<TensorMap> predict(const Hypothesis& hypothesis, const OperatorRun& run) {

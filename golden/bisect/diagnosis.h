@@ -56,6 +56,9 @@ using Predict = std::function<std::optional<TensorMap>(const Hypothesis&)>;
 Diagnosis diagnose(std::span<const OutputSlot> slots, const TensorMap& expected, const TensorMap& got,
                    const Predict& predict);
 
+/// Throws UserError unless `got` holds some or all outputs of the run, of their types and shapes.
+void require_outputs(const OperatorRun& run, const TensorMap& got);
+
 /// One operator. `got` holds some or all outputs of the run, of the declared types and shapes: others throw
 /// UserError.
 Diagnosis diagnose(const OperatorRun& run, const TensorMap& got);
