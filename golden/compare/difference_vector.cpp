@@ -165,7 +165,8 @@ bool has_special(const Batch<typename Type::Bits>& batch) {
     Bits special = 0;
     for (int64_t i = 0; i < batch.blocks * block; i += block)
         for (int64_t j = i; j < i + block; ++j)
-            special |= static_cast<Bits>(!Type::finite(batch.expected[j]) | !Type::finite(batch.got[j]));
+            special |= static_cast<Bits>(static_cast<Bits>(!Type::finite(batch.expected[j])) |
+                                         static_cast<Bits>(!Type::finite(batch.got[j])));
     return special != 0;
 }
 
