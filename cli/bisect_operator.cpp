@@ -54,10 +54,6 @@ bool nothing_to_compare(const OperatorQuestion& question) {
                                 [&](const auto& entry) { return question.expected.contains(entry.first); });
 }
 
-TensorView view(const Tensor& tensor) {
-    return {tensor.type, tensor.shape, tensor.bytes};
-}
-
 /// An output that both have.
 struct ComparedOutput {
     const OutputSlot* slot;
@@ -72,7 +68,7 @@ std::vector<ComparedOutput> compare_outputs(const OperatorQuestion& question) {
         if (got == question.got.end()) continue;
         const Tolerance rounding = rounding_tolerance(*slot);
         const Difference found =
-            difference(view(question.expected.find(slot->name)->second), view(got->second), rounding);
+            difference(view_of(question.expected.find(slot->name)->second), view_of(got->second), rounding);
         compared.push_back({slot, found, within(found, rounding)});
     }
     return compared;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cli/bisect.h"
+#include "golden/compare/printable.h"
 
 namespace touchstone::cli {
 
@@ -24,12 +25,6 @@ double y_of(double error) {
 
 double x_of(int layer, int layers) {
     return left + width * layer / std::max(layers - 1, 1);
-}
-
-std::string escaped(const std::string& text) {
-    std::string result;
-    for (const char c : text) result += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
-    return result;
 }
 
 std::string label(double x, double y, const char* anchor, const std::string& text) {

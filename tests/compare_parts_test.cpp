@@ -30,12 +30,8 @@ Tensor bytes(std::vector<int64_t> shape, const std::vector<uint8_t>& values) {
     return tensor("U8", std::move(shape), values);
 }
 
-TensorView view(const Tensor& tensor) {
-    return {tensor.type, tensor.shape, tensor.bytes};
-}
-
 Tensor laid_out(const Tensor& stored, const std::string& layout) {
-    return row_major(view(stored), parse_layout(layout, "test"), "x");
+    return row_major(view_of(stored), parse_layout(layout, "test"), "x");
 }
 
 template <class Call>
@@ -69,7 +65,7 @@ SelectionRow compare_rows(const std::vector<int32_t>& expected, const std::vecto
     const int64_t k = std::ssize(expected);
     const Tensor e = indices({1, k}, expected), g = indices({1, k}, got);
     const Tensor s = tensor("F32", {1, std::ssize(scores)}, scores);
-    return compare_selection(view(e), view(g), view(s), "x").worst;
+    return compare_selection(view_of(e), view_of(g), view_of(s), "x").worst;
 }
 
 }  // namespace
@@ -135,7 +131,7 @@ TEST_CASE("layout: KV pages become record rows (every record, planar and per tok
                 put(at.tail, page.record.tail_bytes());
                 if (!page.record.scales_before_tail) put(at.scales, page.record.scale_bytes());
             }
-            const Tensor result = row_major(view(bytes({std::ssize(stored)}, stored)), layout, "x");
+            const Tensor result = row_major(view_of(bytes({std::ssize(stored)}, stored)), layout, "x");
             CHECK(result == bytes({8, page.record.record_bytes()}, rows));
         }
     }
@@ -247,7 +243,7 @@ TEST_CASE("selection: rows are counted, each against its own scores") {
     const Tensor e = indices({4, 2}, {0, 1, 0, 1, 0, 1, 0, 1});
     const Tensor g = indices({4, 2}, {0, 1, 1, 0, 0, 2, 0, 2});
     const Tensor s = tensor<float>("F32", {4, 3}, {3, 2, 1, 3, 2, 1, 3, 2, 2, 3, 2, 1});
-    const SelectionDifference found = compare_selection(view(e), view(g), view(s), "x");
+    const SelectionDifference found = compare_selection(view_of(e), view_of(g), view_of(s), "x");
     CHECK(found.rows == 4);
     CHECK(found.equal == 1);
     CHECK(found.reordered == 1);
@@ -256,23 +252,27 @@ TEST_CASE("selection: rows are counted, each against its own scores") {
     CHECK(found.worst.row == 3);
     CHECK(found.worst.column == 1);
     CHECK(found.worst.got == 2);
-    const SelectionDifference without = compare_selection(view(e), view(g), {}, "x");
+    const SelectionDifference without = compare_selection(view_of(e), view_of(g), {}, "x");
     CHECK(without.wrong == 2);
     const Tensor few = tensor<float>("F32", {2, 3}, {1, 2, 3, 4, 5, 6});
-    CHECK(contains(refusal([&] { compare_selection(view(e), view(g), view(few), "x"); }), "4 rows, or one"));
+    CHECK(contains(refusal([&] { compare_selection(view_of(e), view_of(g), view_of(few), "x"); }),
+                   "4 rows, or one"));
     const Tensor narrow = tensor<float>("F32", {1}, {1});
-    CHECK(contains(refusal([&] { compare_selection(view(e), view(g), view(narrow), "x"); }), "selects 1"));
+    CHECK(contains(refusal([&] { compare_selection(view_of(e), view_of(g), view_of(narrow), "x"); }),
+                   "selects 1"));
 }
 
 TEST_CASE("selection: scores and indices of every width") {
     const Tensor e = tensor<int64_t>("I64", {2}, {0, 1}), g = tensor<int64_t>("I64", {2}, {0, 2});
     const Tensor s = tensor<uint16_t>("BF16", {3}, {0x4000, 0x3F80, 0x3F80});
-    CHECK(compare_selection(view(e), view(g), view(s), "x").ties == 1);
+    CHECK(compare_selection(view_of(e), view_of(g), view_of(s), "x").ties == 1);
     const Tensor small = tensor<int8_t>("I8", {2}, {0, 1}), wild = tensor<int8_t>("I8", {2}, {0, -3});
-    CHECK(compare_selection(view(small), view(wild), view(s), "x").worst.fault == IndexFault::negative);
+    CHECK(compare_selection(view_of(small), view_of(wild), view_of(s), "x").worst.fault ==
+          IndexFault::negative);
     const Tensor huge = tensor<uint64_t>("U64", {2}, {0, ~uint64_t{0}}),
                  fine = tensor<uint64_t>("U64", {2}, {0, 1});
-    CHECK(compare_selection(view(fine), view(huge), view(s), "x").worst.fault == IndexFault::out_of_range);
+    CHECK(compare_selection(view_of(fine), view_of(huge), view_of(s), "x").worst.fault ==
+          IndexFault::out_of_range);
 }
 
 TEST_CASE("printable: control characters and bytes that are no text are escapes") {

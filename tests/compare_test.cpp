@@ -129,7 +129,7 @@ TEST_CASE("compare: the worst tensor comes first, and its errors by row") {
     CHECK(compare({{"a", x}, {"b", x}}, {{"a", a}, {"b", b}}).worst()->row_errors.empty());
     CHECK(report.worst()->row_errors == std::vector<double>{0, 1, 0});
     const float nan = std::nanf("");
-    CHECK(row_errors(view(x), view(f32({3, 2}, {1, 1.5f, 1, nan, 1, 1})), 2) ==
+    CHECK(row_errors(view_of(x), view_of(f32({3, 2}, {1, 1.5f, 1, nan, 1, 1})), 2) ==
           std::vector<double>{std::numeric_limits<double>::infinity(), 0});
 }
 

@@ -291,12 +291,13 @@ TEST_CASE("compare: the errors of rows tell which bytes they have read, once eac
     const Tensor x = f32({1 << 12, 1 << 7}, values), one = f32({3, 1 << 18}, std::vector<float>(3 << 18, 1));
     for (const Tensor* t : {&x, &one}) {
         size_t next = 0, pieces = 0;
-        row_errors(view(*t), view(*t), 4, [&](std::span<const std::byte> e, std::span<const std::byte> g) {
-            CHECK(e.data() == t->bytes.data() + next);
-            CHECK(e.size() == g.size());
-            next += e.size();
-            ++pieces;
-        });
+        row_errors(view_of(*t), view_of(*t), 4,
+                   [&](std::span<const std::byte> e, std::span<const std::byte> g) {
+                       CHECK(e.data() == t->bytes.data() + next);
+                       CHECK(e.size() == g.size());
+                       next += e.size();
+                       ++pieces;
+                   });
         CHECK(next == t->bytes.size());
         CHECK(pieces > 2);
     }

@@ -95,8 +95,4 @@ inline bool contains(const std::string& text, std::string_view part) {
     return text.find(part) != std::string::npos;
 }
 
-inline TensorView view(const Tensor& tensor) {
-    return {tensor.type, tensor.shape, tensor.bytes};
-}
-
 }  // namespace touchstone::compared_tensors

@@ -6,26 +6,11 @@
 #include <utility>
 
 #include "reference/io/user_error.h"
+#include "tests/operator_run.h"
 
 using namespace touchstone;
 
 namespace {
-
-struct Run {
-    ParsedCase parsed;
-    TensorMap inputs, expected;
-
-    explicit Run(const std::string& text)
-        : parsed(parse_case(text, "the test")), inputs(make_inputs(*parsed.info, parsed.parameters)) {
-        expected = run_operator(*parsed.info, Arithmetic::exact, parsed.parameters, inputs);
-    }
-    OperatorRun run() const { return {*parsed.info, Arithmetic::exact, parsed.parameters, inputs, expected}; }
-    TensorMap predicted(const std::string& name) const {
-        const auto found = std::ranges::find(hypotheses(), name, &Hypothesis::name);
-        REQUIRE(found != hypotheses().end());
-        return *predict(*found, run());
-    }
-};
 
 /// Row `row` of every output taken from `from`.
 void take_row(TensorMap& got, const TensorMap& from, int64_t row) {
@@ -47,7 +32,7 @@ TEST_CASE("row search: a few rows name what all rows name") {
              {"expand(rows=24,hidden=64)", "expand_comb_transposed"},
              {"swiglu(rows=24,width=96)", "gate_and_up_swapped"}}) {
         CAPTURE(text);
-        const Run run(text);
+        const CaseRun run(text);
         const RowDiagnosis found = diagnose_rows(run.run(), run.predicted(name), always);
         CHECK(found.searched == std::vector<RowWindow>{{0, 2}, {22, 2}});
         REQUIRE(found.diagnosis.finding == Finding::named);
@@ -56,7 +41,7 @@ TEST_CASE("row search: a few rows name what all rows name") {
 }
 
 TEST_CASE("row search: the rows around the first and the last wrong one are searched") {
-    const Run run("rms_norm(rows=24,width=512)");
+    const CaseRun run("rms_norm(rows=24,width=512)");
     TensorMap got = run.expected;
     const TensorMap wrong = run.predicted("gain_missing");
     for (const int64_t row : {5, 6, 7, 8, 16}) take_row(got, wrong, row);
@@ -66,7 +51,7 @@ TEST_CASE("row search: the rows around the first and the last wrong one are sear
 }
 
 TEST_CASE("row search: a cause of the first rows that the last ones do not have is none") {
-    const Run run("rms_norm(rows=24,width=512)");
+    const CaseRun run("rms_norm(rows=24,width=512)");
     TensorMap got = run.predicted("gain_missing");
     const TensorMap other = run.predicted("gain_plus_one");
     for (int64_t row = 12; row < 24; ++row) take_row(got, other, row);
@@ -76,7 +61,7 @@ TEST_CASE("row search: a cause of the first rows that the last ones do not have 
 }
 
 TEST_CASE("row search: another order of summation is no fault, and the same bits are equal") {
-    const Run run("linear_fp8(rows=24,outputs=64,inputs=2304)");
+    const CaseRun run("linear_fp8(rows=24,outputs=64,inputs=2304)");
     const TensorMap hopper =
         run_operator(*run.parsed.info, Arithmetic::hopper, run.parsed.parameters, run.inputs);
     CHECK(diagnose_rows(run.run(), hopper, always).diagnosis.finding == Finding::order);
@@ -86,16 +71,16 @@ TEST_CASE("row search: another order of summation is no fault, and the same bits
 }
 
 TEST_CASE("row search: small results and operators whose rows hang together are searched whole") {
-    const Run small("rms_norm(rows=24,width=64)");
+    const CaseRun small("rms_norm(rows=24,width=64)");
     CHECK(diagnose_rows(small.run(), small.predicted("gain_missing")).searched.empty());
-    const Run groups("compressor(rows=7,hidden=512,channels=128)");
+    const CaseRun groups("compressor(rows=7,hidden=512,channels=128)");
     TensorMap got = groups.expected;
     got.find("pooled")->second.bytes[1] ^= std::byte{0x40};
     CHECK(diagnose_rows(groups.run(), got, always).searched.empty());
 }
 
 TEST_CASE("row search: outputs of another shape are refused") {
-    const Run run("rms_norm(rows=24,width=64)");
+    const CaseRun run("rms_norm(rows=24,width=64)");
     TensorMap got{{"y", make_tensor("y", "BF16", {23, 64})}};
     CHECK_THROWS_AS(diagnose_rows(run.run(), got, always), UserError);
 }

@@ -12,10 +12,6 @@ namespace {
 /// reaches, is none.
 constexpr double largest_jump = 8, noise_of_a_layer = 0x1p-7;
 
-TensorView view(const Tensor& tensor) {
-    return {tensor.type, tensor.shape, tensor.bytes};
-}
-
 /// The call of the reference that begins at the same position.
 std::optional<size_t> same_call(const TracedPass& reference, const TracedCall& call) {
     const auto& calls = reference.calls();
@@ -41,7 +37,7 @@ void compare(TensorReport& report, const TracedPass& theirs, const TracedPass* r
     const Tensor* got = theirs.tensor(report.call, report.layer, report.name);
     if (expected == nullptr || got == nullptr || expected->shape != got->shape) return;
     const Tolerance tolerance = path_tolerance(step, got->type);
-    report.against = difference(view(*expected), view(*got), tolerance);
+    report.against = difference(view_of(*expected), view_of(*got), tolerance);
     report.beyond_rounding = !within(*report.against, tolerance);
 }
 

@@ -17,8 +17,6 @@ namespace touchstone {
 
 namespace {
 
-/// A hypothesis that leaves more of the difference than this unexplained is not named.
-constexpr double most_unexplained = 0.05;
 /// Nor one that leaves more than this share, rms by rms, of the result or of what it predicts.
 constexpr double most_beside_itself = 0.1;
 /// Nor one that leaves more than this, though all of it may be rounding.
@@ -28,10 +26,6 @@ constexpr double most_within_rounding = 0.5;
 constexpr int64_t least_evidence = 4;
 /// Of several, those that leave this many times what the best leaves are dropped.
 constexpr double much_worse = 3;
-
-TensorView view(const Tensor& tensor) {
-    return {tensor.type, tensor.shape, tensor.bytes};
-}
 
 bool is_float(std::string_view type) {
     return type == "F32" || type == "BF16" || type == "F64";
@@ -51,18 +45,6 @@ double row_rms(const Tensor& tensor, int64_t first, int64_t width) {
     return squares > 0 ? std::sqrt(squares / static_cast<double>(width)) : 1;
 }
 
-std::vector<double> numbers(const Tensor& tensor) {
-    std::vector<double> values;
-    values.reserve(static_cast<size_t>(tensor.elements()));
-    if (tensor.type == "F32")
-        for (const float x : tensor.view<float>()) values.push_back(static_cast<double>(x));
-    else if (tensor.type == "BF16")
-        for (const Bf16 x : tensor.view<Bf16>()) values.push_back(static_cast<double>(to_float(x)));
-    else
-        for (int64_t i = 0; i < tensor.elements(); ++i) values.push_back(element_as_double(tensor, i));
-    return values;
-}
-
 /// What is left of a difference: in units of each row's own rms, so that no row of large values speaks for
 /// the others; and places: where numbers are farther apart than rounding brings them, where integers differ
 /// and where one side is not finite.
@@ -77,20 +59,20 @@ struct Distance {
 class ToExplain {
   public:
     ToExplain(const Tensor& expected, const Tensor& got)
-        : got_(numbers(got)),
+        : got_(numbers_of(got)),
           measured_(is_float(got.type)),
           step_(got.type == "BF16" ? 0x1p-7 : 1e-5),
           width_(static_cast<size_t>(width_of(got))) {
         for (int64_t i = 0; i < expected.elements(); i += width_of(got)) {
             row_rms_.push_back(row_rms(expected, i, width_of(got)));
         }
-        whole_ = distance(numbers(expected));
+        whole_ = distance(numbers_of(expected));
     }
 
     /// The share that a prediction leaves: of the squares, or of a fault the places. Places alone count where
     /// a kernel's own noise decides about few large errors, as when a byte order is wrong.
     double unexplained(const Tensor& predicted, Cause what) const {
-        const std::vector<double> values = numbers(predicted);
+        const std::vector<double> values = numbers_of(predicted);
         const Distance left = distance(values);
         if (share(left.lost, whole_.lost) > most_unexplained || !resembles(values))
             return std::numeric_limits<double>::infinity();
@@ -186,7 +168,7 @@ bool same_bits(const TensorMap& all, const TensorMap& some) {
 int64_t elements_that_differ(const TensorMap& all, const TensorMap& some) {
     int64_t count = 0;
     for (const auto& [name, tensor] : some) {
-        const std::vector<double> x = numbers(all.find(name)->second), y = numbers(tensor);
+        const std::vector<double> x = numbers_of(all.find(name)->second), y = numbers_of(tensor);
         for (size_t i = 0; i < x.size(); ++i)
             count += x[i] != y[i] && !(std::isnan(x[i]) && std::isnan(y[i]));
     }
@@ -208,7 +190,7 @@ bool within_rounding(const Difference& found, const OutputSlot& slot) {
 
 /// Whether rounding alone leads from `output` to what was got.
 bool within_rounding(const OutputSlot& slot, const Tensor& output, const Tensor& got) {
-    return within_rounding(difference(view(output), view(got), rounding_tolerance(slot)), slot);
+    return within_rounding(difference(view_of(output), view_of(got), rounding_tolerance(slot)), slot);
 }
 
 bool within_rounding(const TensorMap& outputs, const Results& results) {
@@ -338,7 +320,7 @@ Departure departure(const Results& results) {
         const auto found = results.got.find(slot.name);
         if (found == results.got.end()) continue;
         const Tensor &expected = results.expected.find(slot.name)->second, &got = found->second;
-        const Difference d = difference(view(expected), view(got), rounding_tolerance(slot));
+        const Difference d = difference(view_of(expected), view_of(got), rounding_tolerance(slot));
         if (d.equal()) continue;
         const bool here_within = within_rounding(d, slot);
         // A difference that rounding explains is not where a fault begins.
@@ -371,6 +353,10 @@ int64_t first_k_block_of(const OperatorRun& run, const TensorMap& got) {
 }
 
 }  // namespace
+
+double unexplained_share(const Tensor& expected, const Tensor& got, const Tensor& predicted, Cause what) {
+    return ToExplain(expected, got).unexplained(predicted, what);
+}
 
 Tolerance rounding_tolerance(const OutputSlot& slot) {
     if (slot.judged == Judged::equal || slot.judged == Judged::not_judged) return {};

@@ -47,6 +47,13 @@ struct Diagnosis {
 /// 1e-5 of the row's rms, in one percent of the elements; fp32 1e-5 of the row's rms or of the element.
 Tolerance rounding_tolerance(const OutputSlot& slot);
 
+/// A hypothesis that leaves more of the difference than this unexplained is not named.
+inline constexpr double most_unexplained = 0.05;
+
+/// What a prediction leaves of the difference between two tensors of one type and shape: 0 for the same
+/// numbers, infinity where it is nothing like the result.
+double unexplained_share(const Tensor& expected, const Tensor& got, const Tensor& predicted, Cause what);
+
 /// What a kernel with that fault would have given: every output of `expected`; nothing where the hypothesis
 /// is not about this operator or makes no sense here.
 using Predict = std::function<std::optional<TensorMap>(const Hypothesis&)>;

@@ -1,7 +1,6 @@
 #include "golden/bisect/step_diagnosis.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "golden/bisect/reading_hypotheses.h"
@@ -14,12 +13,6 @@ namespace {
 
 /// Rows of a row-by-row step that hypotheses are tried on.
 constexpr size_t most_rows = 6;
-/// As in the search inside operators: what leaves more of the difference is not named.
-constexpr double most_unexplained = 0.05;
-
-TensorView view(const Tensor& tensor) {
-    return {tensor.type, tensor.shape, tensor.bytes};
-}
 
 /// A step that is tried: all of it, or some rows, each with its chain; what the reference and theirs have.
 struct Trial {
@@ -42,7 +35,7 @@ std::vector<int64_t> rows_to_try(const Step& step, const StepPlace& place, const
     for (int64_t row = 0; row < place.rows; ++row) {
         const Tensor a = row_range(expected, row, 1), b = row_range(got, row, 1);
         const bool within_rounding =
-            within(difference(view(a), view(b), step_tolerance(step)), step_tolerance(step));
+            within(difference(view_of(a), view_of(b), step_tolerance(step)), step_tolerance(step));
         (within_rounding ? right : wrong).push_back(row);
     }
     while (wrong.size() > most_rows) wrong.erase(wrong.begin() + std::ssize(wrong) / 2);
@@ -144,17 +137,6 @@ Diagnosis first_difference(const Step& step, const Trial& trial) {
                     [](const Hypothesis&) { return std::nullopt; });
 }
 
-/// Sums of squares of what differs, of integers their number; a NaN explains nothing.
-double squared_distance(const Tensor& a, const Tensor& b) {
-    double squares = 0;
-    for (int64_t i = 0; i < a.elements(); ++i) {
-        const double x = element_as_double(a, i), y = element_as_double(b, i);
-        if (x == y || (std::isnan(x) && std::isnan(y))) continue;
-        squares += a.type == "I32" || a.type == "I64" || !std::isfinite(x - y) ? 1 : (x - y) * (x - y);
-    }
-    return squares;
-}
-
 /// The trial's tensor when the step reads something else; nothing where that is not there, or the same.
 std::optional<Tensor> read_otherwise(const Step& step, StepPlace place, const Trial& trial,
                                      const OtherReading& reading, Arithmetic arithmetic) {
@@ -178,7 +160,6 @@ std::optional<Tensor> read_otherwise(const Step& step, StepPlace place, const Tr
 void try_readings(StepDiagnosis& result, const Step& step, const StepPlace& place, const Trial& trial,
                   Arithmetic arithmetic) {
     Diagnosis& diagnosis = result.diagnosis;
-    const double whole = squared_distance(trial.expected, trial.got);
     std::vector<Explanation> found;
     for (const ReadingHypothesis& one : reading_hypotheses()) {
         const std::optional<OtherReading> reading = one.reading(place);
@@ -186,7 +167,7 @@ void try_readings(StepDiagnosis& result, const Step& step, const StepPlace& plac
         const std::optional<Tensor> made = read_otherwise(step, place, trial, *reading, arithmetic);
         if (!made) continue;
         diagnosis.tried.push_back(one.hypothesis.name);
-        const double left = std::sqrt(squared_distance(*made, trial.got) / whole);
+        const double left = unexplained_share(trial.expected, trial.got, *made, Cause::fault);
         if (left <= most_unexplained) found.push_back({&one.hypothesis, left == 0, left});
     }
     if (found.empty()) return;

@@ -16,10 +16,6 @@ constexpr double noise_factor = 4;
 /// Scores that differ by less than this share of them tie nearly: a step of bf16, or of fp32 sums.
 constexpr double near_bf16 = 0x1p-7, near_fp32 = 1e-5;
 
-TensorView view(const Tensor& tensor) {
-    return {tensor.type, tensor.shape, tensor.bytes};
-}
-
 /// No NaN or infinity where the other has none.
 bool same_special_values(const Difference& d) {
     const auto same = [](const PlacesDifference& p) { return p.expected_only == 0 && p.got_only == 0; };
@@ -36,7 +32,7 @@ bool as_far_as_profiles(const Step& step, const StepPlace& place, Arithmetic ari
         if (other == arithmetic) continue;
         const std::optional<Tensor> made = run_step(step, place, other, why);
         if (!made) continue;
-        const Difference noise = difference(view(expected), view(*made), {});
+        const Difference noise = difference(view_of(expected), view_of(*made), {});
         square = std::max(square, noise.normalised_mean_square);
         largest = std::max(largest, noise.largest_of_rms);
     }
@@ -148,7 +144,7 @@ JudgedStep judge_step(const Step& step, const StepPlace& place, Arithmetic arith
     if (!expected) return judged;
     const Tensor& got = *place.theirs.tensor(place.call, place.layer, step.tensor);
     const Tolerance tolerance = step_tolerance(step);
-    judged.difference = difference(view(*expected), view(got), tolerance);
+    judged.difference = difference(view_of(*expected), view_of(got), tolerance);
     judged.verdict = StepVerdict::made_here;
     if (judged.difference.equal())
         judged.verdict = StepVerdict::same_bits;

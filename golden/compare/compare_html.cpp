@@ -41,13 +41,6 @@ dt{color:var(--soft)}dd{margin:0;min-width:0;overflow-wrap:anywhere}
 svg{width:100%;height:auto;border:1px solid var(--line);border-radius:6px}
 )";
 
-std::string lower(std::string_view text) {
-    std::string result(text);
-    std::ranges::transform(result, result.begin(),
-                           [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
-    return result;
-}
-
 std::string badge(std::string_view verdict) {
     return fmt::format("<span class=\"badge {}\">{}</span>", lower(verdict), verdict);
 }

@@ -87,13 +87,6 @@ double error_of(const TensorComparison& tensor) {
     return places ? std::numeric_limits<double>::infinity() : tensor.difference->largest_of_rms;
 }
 
-std::string lower(std::string_view text) {
-    std::string result(text);
-    std::ranges::transform(result, result.begin(),
-                           [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
-    return result;
-}
-
 std::string tensor_panel(const CompareReport& report) {
     Bars bars;
     for (const TensorComparison& tensor : report.tensors) {

@@ -75,6 +75,13 @@ std::string escaped(std::string_view text) {
     return result;
 }
 
+std::string lower(std::string_view text) {
+    std::string result(text);
+    std::ranges::transform(result, result.begin(),
+                           [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
+    return result;
+}
+
 std::string shortened(std::string_view text, size_t most_bytes) {
     if (text.size() <= most_bytes) return std::string(text);
     std::string_view end = text.substr(text.size() - (most_bytes - 2));

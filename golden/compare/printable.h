@@ -13,6 +13,9 @@ std::string printable(std::string_view text);
 /// The same for HTML and SVG, between tags and in attributes.
 std::string escaped(std::string_view text);
 
+/// Letters A to Z as a to z: the class of a verdict in HTML and SVG.
+std::string lower(std::string_view text);
+
 /// The end of a long text, which says more than its beginning: ".." and at most `most_bytes` - 2 bytes of
 /// whole characters.
 std::string shortened(std::string_view text, size_t most_bytes);

@@ -34,24 +34,18 @@ bool is_rounded_fp32(const OutputSlot& slot) {
     return slot.type == "F32" && (slot.judged == Judged::bound || slot.judged == Judged::tolerance);
 }
 
-std::vector<double> numbers(const Tensor& tensor) {
-    std::vector<double> values;
-    for (int64_t i = 0; i < tensor.elements(); ++i) values.push_back(element_as_double(tensor, i));
-    return values;
-}
-
 /// What the reference rounds to the bf16 output `name`; empty where nobody knows.
 std::vector<double> before_rounding(const OperatorRun& run, const std::string& name, const TensorMap& truth) {
     for (const char* fp32 : {"accumulator", "unrounded"})
         if (const auto found = run.expected.find(fp32); found != run.expected.end())
-            return numbers(found->second);
+            return numbers_of(found->second);
     if (run.info.name == "grouped_linear" && run.parameters["rows"] > 0) {
         const std::vector<float> sums =
             linear_sums(*linear_operands(run), profile_of(run.info, run.arithmetic));
         return {sums.begin(), sums.end()};
     }
     const auto found = truth.find(name);
-    return found == truth.end() ? std::vector<double>() : numbers(found->second);
+    return found == truth.end() ? std::vector<double>() : numbers_of(found->second);
 }
 
 }  // namespace

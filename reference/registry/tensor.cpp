@@ -70,6 +70,22 @@ double element_as_double(const Tensor& tensor, int64_t i) {
     return static_cast<double>(bits);
 }
 
+std::vector<double> numbers_of(const Tensor& tensor) {
+    std::vector<double> values;
+    values.reserve(static_cast<size_t>(tensor.elements()));
+    if (tensor.type == "F32")
+        for (const float x : tensor.view<float>()) values.push_back(static_cast<double>(x));
+    else if (tensor.type == "BF16")
+        for (const Bf16 x : tensor.view<Bf16>()) values.push_back(static_cast<double>(to_float(x)));
+    else
+        for (int64_t i = 0; i < tensor.elements(); ++i) values.push_back(element_as_double(tensor, i));
+    return values;
+}
+
+TensorView view_of(const Tensor& tensor) {
+    return {tensor.type, tensor.shape, tensor.bytes};
+}
+
 uint64_t tensor_hash(const Tensor& tensor) {
     const size_t bytes = element_bytes_of(tensor);
     const auto count = static_cast<uint64_t>(tensor.elements());

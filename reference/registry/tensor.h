@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reference/io/tensor_view.h"
 #include "reference/numerics/small_float.h"
 
 namespace touchstone {
@@ -68,6 +69,12 @@ Tensor make_tensor(const std::string& name, std::string_view type, std::vector<i
 
 /// Element i as a double, whatever the type; of packed fp4 and records, the byte.
 double element_as_double(const Tensor& tensor, int64_t i);
+
+/// All of them.
+std::vector<double> numbers_of(const Tensor& tensor);
+
+/// The tensor as a view, valid as long as it.
+TensorView view_of(const Tensor& tensor);
 
 /// numerics/tensor_hash.h over the elements; one of 8 bytes counts as two of 4, the low half first.
 uint64_t tensor_hash(const Tensor& tensor);
